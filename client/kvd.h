@@ -405,6 +405,14 @@ KVD_API enum kvd_status kvd_list_sessions(kvd_client *client, uint32_t *cursor, 
 KVD_API enum kvd_status kvd_list_settings(kvd_client *client, uint32_t *cursor, struct kvd_setting *ret_infos,
                                           uint32_t max, uint32_t *ret_n, struct kvd_error *error);
 
+/* The cold tier: what its engine does, and what was written. */
+KVD_API enum kvd_status kvd_describe_cold_tier(kvd_client *client, struct kvd_cold_tier *ret_cold,
+                                               struct kvd_error *error);
+/* Begins a check of the engine, and does not wait for it: when it has ended, `checks` of kvd_describe_cold_tier has
+ * grown. objects: so many of those that were written lately are read back and compared, at most KVD_MAX_COLD_CHECK; 0:
+ * it is only asked once. KVD_FAILED_PRECONDITION: there is no cold tier. For admins. */
+KVD_API enum kvd_status kvd_check_cold_tier(kvd_client *client, uint32_t objects, struct kvd_error *error);
+
 /* ---- events ------------------------------------------------------------------------------------------------------ */
 
 /* mask: KVD_EVENT_MASK of the kinds that are wanted, 0 = none. Replaces the mask before. The library keeps the oldest

@@ -278,6 +278,17 @@ enum kvd_status kvd_drain(kvd_client *c, bool on, struct kvd_error *error) {
     return run_simple(c, &request, error);
 }
 
+enum kvd_status kvd_describe_cold_tier(kvd_client *c, struct kvd_cold_tier *ret_cold, struct kvd_error *error) {
+    if (!ret_cold) return refuse_null(error, __func__);
+    struct msg_request request = { .type = FRAME_DESCRIBE_COLD_TIER };
+    return RUN(c, &request, cold_tier, ret_cold, error);
+}
+
+enum kvd_status kvd_check_cold_tier(kvd_client *c, uint32_t objects, struct kvd_error *error) {
+    struct msg_request request = { .type = FRAME_CHECK_COLD_TIER, .u.check_cold = objects };
+    return run_simple(c, &request, error);
+}
+
 /* ---- lists -------------------------------------------------------------------------------------------------- */
 
 static enum kvd_status run_list(struct kvd_client *c, uint16_t type, const struct kvd_root *domain,

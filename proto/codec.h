@@ -92,6 +92,7 @@ struct msg_request {
             kvd_continuation continuation;
             uint32_t first;
         } read_chain;
+        uint32_t check_cold; /* CheckColdTier: objects */
     } u;
 };
 
@@ -152,6 +153,7 @@ struct msg_reply {
             uint32_t n;
             struct kvd_lent_page *pages;
         } chain; /* ReadChain */
+        struct kvd_cold_tier cold_tier;
     } u;
 };
 

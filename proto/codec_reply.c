@@ -437,6 +437,37 @@ static const struct codec_field read_chain_fields[] = {
 static const struct codec_map read_chain_map = CODEC_TABLE(kvd__v1__read_chain_reply__descriptor, read_chain_fields);
 #undef PB
 
+#define PB Kvd__V1__ColdTierReply
+static const struct codec_field cold_tier_fields[] = {
+    HEADER,
+    BOOL(configured, u.cold_tier.configured),
+    U32_IN(breaker, u.cold_tier.breaker, 0, KVD_COLD_OPEN),
+    BOOL(clustered, u.cold_tier.clustered),
+    TEXT(why, u.cold_tier.why),
+    U64(retry_ns, u.cold_tier.retry_ns),
+    U64(trips, u.cold_tier.trips),
+    U64(connections, u.cold_tier.connections),
+    U64(waiting, u.cold_tier.waiting),
+    U64(continuations, u.cold_tier.continuations),
+    U64(dropped_age, u.cold_tier.dropped_age),
+    U64(dropped_queue, u.cold_tier.dropped_queue),
+    U64(dropped_engine, u.cold_tier.dropped_engine),
+    U64(written_objects, u.cold_tier.written_objects),
+    U64(written_bytes, u.cold_tier.written_bytes),
+    U64(written_ns, u.cold_tier.written_ns),
+    U64(met_objects, u.cold_tier.met_objects),
+    U64(checks, u.cold_tier.checks),
+    U64(ping_ns, u.cold_tier.ping_ns),
+    U32(read_objects, u.cold_tier.read_objects),
+    U32(right_objects, u.cold_tier.right_objects),
+    U32(absent_objects, u.cold_tier.absent_objects),
+    U32(wrong_objects, u.cold_tier.wrong_objects),
+    U32(unanswered_objects, u.cold_tier.unanswered_objects),
+    NAME(wrong_field, u.cold_tier.wrong_field),
+};
+static const struct codec_map cold_tier_map = CODEC_TABLE(kvd__v1__cold_tier_reply__descriptor, cold_tier_fields);
+#undef PB
+
 #define PB Kvd__V1__CheckpointReply
 static const struct codec_field checkpointed_fields[] = {
     HEADER,

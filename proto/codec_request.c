@@ -164,6 +164,12 @@ static const struct codec_field read_chain_fields[] = {
 static const struct codec_map read_chain_map = CODEC_TABLE(kvd__v1__read_chain_request__descriptor, read_chain_fields);
 #undef PB
 
+#define PB Kvd__V1__CheckColdTierRequest
+static const struct codec_field check_cold_fields[] = { HEADER, U32_IN(objects, u.check_cold, 0, KVD_MAX_COLD_CHECK) };
+static const struct codec_map check_cold_map =
+    CODEC_TABLE(kvd__v1__check_cold_tier_request__descriptor, check_cold_fields);
+#undef PB
+
 #define PB Kvd__V1__FindRequest
 static const struct codec_field find_fields[] = {
     HEADER,

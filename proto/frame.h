@@ -82,7 +82,9 @@ enum frame_numbering {
     X(LEND_PAGES,         34, LendPages,         lend_pages,         lend,         lent,          ENGINES,    REPEAT) \
     X(NAME_LENT,          35, NameLent,          name_lent,          lent_names,   lent_named,    ENGINES,    REPEAT) \
     X(RETURN_LENT,        36, ReturnLent,        return_lent,        lent_return,  revision,      ENGINES,    REPEAT) \
-    X(READ_CHAIN,         37, ReadChain,         read_chain,         read_chain,   read_chain,    ENGINES,    QUERY)
+    X(READ_CHAIN,         37, ReadChain,         read_chain,         read_chain,   read_chain,    ENGINES,    QUERY)  \
+    X(DESCRIBE_COLD_TIER, 38, DescribeColdTier,  describe_cold_tier, empty,        cold_tier,     ANYONE,     QUERY)  \
+    X(CHECK_COLD_TIER,    39, CheckColdTier,     check_cold_tier,    check_cold,   empty,         ADMINS,     CHANGE)
 /* clang-format on */
 
 enum frame_type {

@@ -510,6 +510,37 @@ struct kvd_setting {
     bool restart;
 };
 
+/* The cold tier and the engine behind it. Counts are since the start of this instance. */
+enum kvd_cold_breaker {
+    KVD_COLD_CONNECTING = 0, /* nothing is known yet */
+    KVD_COLD_CLOSED = 1,     /* the engine is used */
+    KVD_COLD_OPEN = 2        /* it is left alone for a while */
+};
+#define KVD_MAX_COLD_CHECK 1024 /* objects that one check reads */
+struct kvd_cold_tier {
+    bool configured;             /* else the rest is zero */
+    uint32_t breaker;            /* enum kvd_cold_breaker */
+    bool clustered;              /* the engine is a cluster */
+    char why[256];               /* why it was left alone last; "": never */
+    uint64_t retry_ns;           /* where open: until it is tried again */
+    uint64_t trips, connections; /* how often it was left alone; connections made */
+    uint64_t waiting;            /* continuations to be written */
+    uint64_t continuations;      /* that it has whole, as far as they were named */
+    /* Continuations that were not written whole: they waited too long, gave way to newer ones, or it did not take all.
+     */
+    uint64_t dropped_age, dropped_queue, dropped_engine;
+    uint64_t written_objects, written_bytes, written_ns; /* ns: time with writes under way */
+    uint64_t met_objects;                                /* that were there */
+    /* Checks that have ended, and the last one: the time of a question and its answer (0: there was none); objects that
+     * it read = right + absent + wrong + unanswered. */
+    uint64_t checks, ping_ns;
+    uint32_t read_objects, right_objects;
+    uint32_t absent_objects; /* it has lost them: expired, evicted, flushed */
+    uint32_t wrong_objects;  /* not what was written; deleted there */
+    uint32_t unanswered_objects;
+    char wrong_field[16]; /* what was wrong with the first of the wrong ones */
+};
+
 /* ---- events ----------------------------------------------------------------------------------------------- */
 enum kvd_event_kind {
     KVD_EVENT_PRESSURE = 1, /* a pool fell below its low-water mark, or rose above it: pool, available */

@@ -66,6 +66,7 @@ const char *ctl_handle_text(uint64_t bits, char buf[24]); /* "0x...", "-" for no
 int cmd_status(struct ctl *ctl);
 int cmd_instances(struct ctl *ctl);
 int cmd_config(struct ctl *ctl);
+int cmd_cold(struct ctl *ctl);
 int cmd_stores(struct ctl *ctl);
 int cmd_sequences(struct ctl *ctl);
 int cmd_continuations(struct ctl *ctl);

@@ -20,6 +20,11 @@ static const struct ctl_command commands[] = {
       "auto: kvd has chosen the value. What the file says since the last reload and what\n"
       "needs a restart is named below the table.",
       KVD_ROLE_OBSERVER, 0, 0, cmd_config },
+    { "cold", "[ping|verify]", "the cold tier: its engine, what was written",
+      "ping: how long a question to the engine takes. verify: the same, and 256 of the\n"
+      "objects written last are read back and compared; wrong ones are deleted there.\n"
+      "Both need the role admin. Exit status 2: it does not answer, or some were wrong.",
+      0, 0, 1, cmd_cold },
     { "stores", NULL, "the store's pools and their geometry", NULL, KVD_ROLE_OBSERVER, 0, 0, cmd_stores },
     { "sequences", NULL, "active sequences: owners, frontiers, pages", NULL, KVD_ROLE_OBSERVER, 0, 0, cmd_sequences },
     { "continuations", NULL, "cached prefixes, and what releases would free", NULL, KVD_ROLE_OBSERVER, 0, 0,

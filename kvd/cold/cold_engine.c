@@ -172,7 +172,9 @@ void cold_engine_run(struct cold_engine *e, struct cold_op *ops, uint32_t n) {
 
 void cold_engine_get_state(struct cold_engine *e, struct cold_engine_state *ret_state) {
     pthread_mutex_lock(&e->lock);
+    uint64_t now = clock_ns();
     *ret_state = e->state;
+    ret_state->retry_ns = e->breaker.open && e->breaker.until_ns > now ? e->breaker.until_ns - now : 0;
     pthread_mutex_unlock(&e->lock);
 }
 

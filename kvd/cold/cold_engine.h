@@ -90,6 +90,7 @@ struct cold_engine_state {
     enum cold_breaker breaker;
     bool clustered;
     char why[COLD_WORDS];                    /* it was opened last; "": never */
+    uint64_t retry_ns;                       /* where open: until it is tried again */
     uint64_t trips;                          /* how often */
     uint64_t connections;                    /* made, in all */
     uint64_t ops[COLD_VERBS][COLD_OUTCOMES]; /* since the start */

@@ -113,6 +113,7 @@ enum labels {
     DOMAIN,
     DOMAIN_RESULT,
     REASON,
+    CHECKED,
     BUILD,
     INSTANCE
 };
@@ -274,8 +275,15 @@ static const struct family {
       "not take them." },
     { "kvd_cold_written_objects_total", COUNTER, NONE, PLAIN, AT(cold.written_objects), "Objects written." },
     { "kvd_cold_written_bytes_total", COUNTER, NONE, PLAIN, AT(cold.written_bytes), "Their bytes." },
+    { "kvd_cold_written_seconds_total", COUNTER, NONE, NANOSECONDS, AT(cold.written_ns),
+      "Time with writes under way." },
     { "kvd_cold_met_objects_total", COUNTER, NONE, PLAIN, AT(cold.met_objects),
       "Objects that were there when they were to be written." },
+    { "kvd_cold_connections_total", COUNTER, NONE, PLAIN, AT(cold.engine.connections), "Connections to the engine." },
+    { "kvd_cold_checks_total", COUNTER, NONE, PLAIN, AT(cold.checks),
+      "Checks of the engine (kvdctl cold ping, verify)." },
+    { "kvd_cold_checked_objects_total", COUNTER, CHECKED, PLAIN, AT(cold.checked_objects[0]),
+      "Objects that they read. absent: expired, evicted or flushed. wrong: not what was written; deleted there." },
 
     { "kvd_requests_total", COUNTER, REQUEST, PLAIN, AT(m.requests[0]), "Requests, by type; unknown: no such type." },
     { "kvd_refusals_total", COUNTER, REFUSAL, PLAIN, AT(m.refusals[0][0]),
@@ -337,6 +345,7 @@ static const char *const outcome_names[HOST_OUTCOMES] = { "kept", "shortened", "
 static const char *const result_names[2] = { "hit", "miss" };
 static const char *const fate_names[STORE_FATES] = { "released", "evicted", "moved", "lost" };
 static const char *const reason_names[COLD_DROPS] = { "age", "queue", "engine" };
+static const char *const checked_names[COLD_CHECK_OUTCOMES] = { "right", "absent", "wrong", "unanswered" };
 static const char *const request_names[FRAME_TYPE_END] = { "unknown",
 #define NAME(constant, number, name, ...) [number] = #name,
                                                            FRAME_LIST(NAME)
@@ -372,6 +381,7 @@ static const struct label_set {
     [RESULT] = { "result", result_names, 2 },
     [FATE] = { "reason", fate_names, STORE_FATES },
     [REASON] = { "reason", reason_names, COLD_DROPS },
+    [CHECKED] = { "outcome", checked_names, COLD_CHECK_OUTCOMES },
 };
 
 /* Number i of a family. */

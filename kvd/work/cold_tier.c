@@ -34,16 +34,19 @@ struct cold_tier {
     struct cold_naming naming;
     /* The writer's. */
     uint8_t *buffer;
-    uint64_t used, largest; /* bytes of the buffer, and those that one item may need */
-    uint32_t most_ops;      /* of one item: at most 840, of the ranks that divide the heads */
-    struct cold_op *ops;    /* [OPS] */
+    uint64_t used, largest;       /* bytes of the buffer, and those that one item may need */
+    uint32_t most_ops;            /* of one item: at most 840, of the ranks that divide the heads */
+    struct cold_op *ops;          /* [OPS] */
+    struct cold_written *written; /* [OPS]: what they write */
     struct cold_item *items;
     uint32_t n_ops, n_items;
+    struct cold_check check;
     uint64_t *met; /* [MET_SLOTS]: marks */
     uint64_t met_since, met_trips;
     pthread_mutex_t lock; /* a leaf: of what follows */
     pthread_cond_t changed;
-    bool stop;
+    bool stop, check_asked;
+    uint32_t check_objects;
     struct cold_stats stats;
     pthread_t thread;
 };
@@ -105,20 +108,29 @@ static uint32_t keep_absent(struct cold_tier *t, bool *ret_all) {
     uint32_t absent = 0;
     for (uint32_t i = 0; i < t->n_ops; i++) {
         *ret_all &= t->ops[i].outcome == COLD_DONE || t->ops[i].outcome == COLD_ABSENT;
-        if (t->ops[i].outcome == COLD_ABSENT) t->ops[absent++] = t->ops[i];
+        if (t->ops[i].outcome != COLD_ABSENT) continue;
+        t->written[absent] = t->written[i];
+        t->ops[absent++] = t->ops[i];
     }
     count_up(t, &t->stats.met_objects, t->n_ops - absent);
     return absent;
 }
 
-static uint64_t bytes_done(const struct cold_tier *t, uint32_t n, uint32_t *ret_done) {
+static uint64_t note_written(struct cold_tier *t, uint32_t n, uint32_t *ret_done) {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < n; i++) {
-        bool done = t->ops[i].outcome == COLD_DONE;
-        *ret_done += done;
-        bytes += done ? t->ops[i].head_bytes + t->ops[i].value_bytes : 0;
+        if (t->ops[i].outcome != COLD_DONE) continue;
+        cold_check_note(&t->check, &t->written[i].name, t->written[i].bytes);
+        bytes += t->ops[i].head_bytes + t->ops[i].value_bytes;
+        ++*ret_done;
     }
     return bytes;
+}
+
+static void write_absent(struct cold_tier *t, uint32_t absent) {
+    uint64_t begin = clock_ns();
+    run_batch(t, COLD_SET, absent);
+    count_up(t, &t->stats.written_ns, clock_ns() - begin);
 }
 
 /* First it asks what is there, which lets that live on; then it writes the rest. True: the engine has all of it. */
@@ -129,8 +141,8 @@ static bool flush_batch(struct cold_tier *t) {
     if (!t->n_ops) return true;
     run_batch(t, COLD_TOUCH, t->n_ops);
     uint32_t absent = keep_absent(t, &all);
-    if (all && absent) run_batch(t, COLD_SET, absent);
-    uint64_t bytes = all ? bytes_done(t, absent, &done) : 0;
+    if (all && absent) write_absent(t, absent);
+    uint64_t bytes = all ? note_written(t, absent, &done) : 0;
     all = all && done == absent;
     for (uint32_t i = 0; all && i < t->n_items; i++) t->met[t->items[i].slot] = t->items[i].mark;
     count_up(t, &t->stats.written_objects, done);
@@ -144,7 +156,7 @@ static bool flush_batch(struct cold_tier *t) {
 /* ---- reading ------------------------------------------------------------------------------------- */
 
 static void add_object(struct cold_tier *t, const struct store_piece *piece, struct cold_name *name, uint64_t bytes) {
-    struct cold_op *op = &t->ops[t->n_ops++];
+    struct cold_op *op = &t->ops[t->n_ops];
     uint8_t *head = t->buffer + t->used, *payload = head + COLD_HEADER_BYTES;
     const uint8_t *from = t->arena + piece->copy.host;
     if (name->kind == COLD_IMAGE) memcpy(payload, from + name->shard * bytes, bytes);
@@ -152,6 +164,7 @@ static void add_object(struct cold_tier *t, const struct store_piece *piece, str
     cold_value_seal(name, payload, bytes, t->naming.secret, head);
     *op = (struct cold_op){ .head = head, .head_bytes = COLD_HEADER_BYTES, .value = payload, .value_bytes = bytes };
     cold_key_of(name, op->key);
+    t->written[t->n_ops++] = (struct cold_written){ *name, bytes };
     t->used += COLD_HEADER_BYTES + bytes;
 }
 
@@ -188,6 +201,48 @@ static bool read_piece(struct cold_tier *t, store_cont cont, uint64_t *cursor) {
     return true;
 }
 
+/* ---- checks -------------------------------------------------------------------------------------- */
+
+bool cold_tier_check(struct service *s, uint32_t objects) {
+    struct cold_tier *t = s->cold;
+    if (!t) return false;
+    pthread_mutex_lock(&t->lock);
+    t->check_asked = true;
+    if (objects > t->check_objects) t->check_objects = objects;
+    pthread_mutex_unlock(&t->lock);
+    return true;
+}
+
+static bool take_check(struct cold_tier *t, uint32_t *ret_objects) {
+    pthread_mutex_lock(&t->lock);
+    bool asked = t->check_asked;
+    *ret_objects = t->check_objects;
+    t->check_asked = false;
+    t->check_objects = 0;
+    pthread_mutex_unlock(&t->lock);
+    return asked;
+}
+
+/* Between batches, whose buffer it uses. */
+static void run_check(struct cold_tier *t) {
+    const struct config *c = &t->service->config;
+    const struct cold_check_means means = { t->engine, t->naming.secret, c->cold_timeout,
+                                            t->buffer, c->cold_buffer,   t->ops,
+                                            OPS };
+    struct cold_checked checked;
+    uint32_t objects;
+    if (!take_check(t, &objects)) return;
+    cold_check_run(&t->check, &means, objects, &checked);
+    /* What it has lost is written again when it is demoted again. */
+    if (checked.objects[COLD_CHECK_ABSENT] + checked.objects[COLD_CHECK_WRONG])
+        memset(t->met, 0, MET_SLOTS * sizeof *t->met);
+    pthread_mutex_lock(&t->lock);
+    t->stats.checked = checked;
+    t->stats.checks++;
+    for (uint32_t i = 0; i < COLD_CHECK_OUTCOMES; i++) t->stats.checked_objects[i] += checked.objects[i];
+    pthread_mutex_unlock(&t->lock);
+}
+
 /* ---- the writer ---------------------------------------------------------------------------------- */
 
 static bool is_full(const struct cold_tier *t) {
@@ -206,8 +261,11 @@ static void write_continuation(struct cold_tier *t, store_cont cont) {
     bool all = true, some = false;
     t->n_ops = t->n_items = 0;
     t->used = 0;
-    for (; all && !is_stopping(t) && read_piece(t, cont, &cursor); some = true)
-        if (is_full(t)) all = flush_batch(t);
+    for (; all && !is_stopping(t) && read_piece(t, cont, &cursor); some = true) {
+        if (!is_full(t)) continue;
+        all = flush_batch(t);
+        run_check(t);
+    }
     all = all && flush_batch(t);
     if (some) count_up(t, all ? &t->stats.continuations : &t->stats.dropped[COLD_DROP_ENGINE], 1);
 }
@@ -229,6 +287,7 @@ static void *write_demoted(void *argument) {
         struct cold_engine_state state;
         cold_engine_get_state(t->engine, &state);
         forget_met(t, &state);
+        run_check(t);
         if (state.breaker != COLD_CLOSED || !take_newest(t, &cont, &at)) (void)pause_writer(t, LOOK_EVERY);
         else if (at && clock_ns() > at + age) count_up(t, &t->stats.dropped[COLD_DROP_AGE], 1);
         else write_continuation(t, cont); /* at 0: found in the arena at the start */
@@ -243,6 +302,8 @@ static int start_writer(struct cold_tier *t) {
     sigset_t all, before;
     t->buffer = malloc(t->service->config.cold_buffer);
     t->ops = calloc(OPS, sizeof *t->ops);
+    t->written = calloc(OPS, sizeof *t->written);
+    t->check.ring = calloc(COLD_CHECK_LIMIT, sizeof *t->check.ring);
     t->items = calloc(OPS, sizeof *t->items);
     t->met = calloc(MET_SLOTS, sizeof *t->met);
     pthread_mutex_init(&t->lock, NULL);
@@ -250,7 +311,7 @@ static int start_writer(struct cold_tier *t) {
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     pthread_cond_init(&t->changed, &clock);
     pthread_condattr_destroy(&clock);
-    if (!t->buffer || !t->ops || !t->items || !t->met) return 1;
+    if (!t->buffer || !t->ops || !t->written || !t->check.ring || !t->items || !t->met) return 1;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int r = pthread_create(&t->thread, NULL, write_demoted, t);
@@ -264,6 +325,8 @@ static void free_tier(struct cold_tier *t) {
     pthread_mutex_destroy(&t->lock);
     free(t->met);
     free(t->items);
+    free(t->check.ring);
+    free(t->written);
     free(t->ops);
     free(t->buffer);
     sodium_memzero(&t->naming, sizeof t->naming);

@@ -10,6 +10,7 @@
 #ifndef KVD_COLD_TIER_H
 #define KVD_COLD_TIER_H
 
+#include "cold_check.h"
 #include "cold_engine.h"
 
 struct service;
@@ -31,10 +32,17 @@ struct cold_stats {
     uint64_t waiting;                        /* continuations to be written */
     uint64_t continuations;                  /* that were written, or found to be there */
     uint64_t written_objects, written_bytes; /* into the engine */
+    uint64_t written_ns;                     /* time with writes under way */
     uint64_t met_objects;                    /* that were there */
     uint64_t dropped[COLD_DROPS];            /* continuations, of which the engine lacks some or all */
+    uint64_t checks;                         /* that have ended */
+    struct cold_checked checked;             /* by the last one */
+    uint64_t checked_objects[COLD_CHECK_OUTCOMES];
 };
 /* Under the core mutex. */
 void cold_tier_stats(const struct service *service, struct cold_stats *ret_stats);
+/* Begins a check, or adds to the one that has not begun; it reads so many objects back. Under the core mutex. False:
+ * there is no cold tier. */
+bool cold_tier_check(struct service *service, uint32_t objects);
 
 #endif

@@ -287,6 +287,13 @@ class Roles(Case):
 class ByDescriptor(Case):
     settings = {"more": "[devices]\nexport = vmm\n"}
 
+    def test_cold_tier(self):
+        cold = self.client.cold_tier()
+        self.assertFalse(cold.configured)
+        self.assertEqual(cold.breaker, 0)
+        with self.assertRaises((kvd.FailedPrecondition, kvd.PermissionDenied)):
+            self.client.check_cold_tier(10)
+
     def test_settings(self):
         settings = {(each.section, each.name): each for each in self.client.settings()}
         self.assertGreater(len(settings), 50)

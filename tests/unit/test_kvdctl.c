@@ -4,6 +4,7 @@
  */
 #include <cjson/cJSON.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -47,6 +48,8 @@ struct shop {
     _Atomic uint32_t no_lists; /* lists are not answered */
     _Atomic uint32_t quiet;    /* no sequence runs */
     _Atomic uint32_t cut;      /* frontier of a victim of the last plan */
+    pthread_mutex_t cold_lock; /* of: */
+    struct kvd_cold_tier cold;
 };
 #define PAGE_OF_LIST 64u
 
@@ -140,6 +143,16 @@ static enum script_act shop_fn(void *user, const struct msg_request *request, st
                                 .draining = shop->draining,
                                 .uptime_ns = 3700000000000,
                                 .version = "9.9" };
+    } else if (request->type == FRAME_DESCRIBE_COLD_TIER) {
+        pthread_mutex_lock(&shop->cold_lock);
+        reply->u.cold_tier = shop->cold;
+        pthread_mutex_unlock(&shop->cold_lock);
+    } else if (request->type == FRAME_CHECK_COLD_TIER) {
+        pthread_mutex_lock(&shop->cold_lock);
+        shop->cold.checks++;
+        shop->cold.read_objects = request->u.check_cold ? 5 : 0;
+        shop->cold.right_objects = request->u.check_cold ? 5 - shop->cold.wrong_objects : 0;
+        pthread_mutex_unlock(&shop->cold_lock);
     } else if (request->type == FRAME_AUDIT) {
         audit.violations = shop->violations;
         snprintf(audit.text, sizeof audit.text, "%s", shop->violations ? "INV-4: page 7 leaks" : "");
@@ -218,10 +231,10 @@ static size_t longest_line(const char *text) {
 
 /* Each command explains itself, and the options that it takes; no text is wider than a terminal. */
 static void help_of_each_command(void) {
-    static const char *const commands[] = { "status",        "instances", "config",   "stores", "sequences",
-                                            "continuations", "sessions",  "top",      "events", "trace",
-                                            "plan",          "why",       "audit",    "drain",  "release",
-                                            "shorten",       "demote",    "prefetch", "drop",   "fence" };
+    static const char *const commands[] = { "status",        "instances", "config", "stores",  "sequences", "cold",
+                                            "continuations", "sessions",  "top",    "events",  "trace",     "plan",
+                                            "why",           "audit",     "drain",  "release", "shorten",   "demote",
+                                            "prefetch",      "drop",      "fence" };
     char usage[64];
     KVT_TRUE(longest_line(CTL("--help")->out) <= 80);
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
@@ -398,6 +411,57 @@ static void looking(void) {
     KVT_HAS(run_.out, "1 h 30 min");
     KVT_HAS(run_.out, " 1.9 MiB"); /* what a release would free: 10 pages of 198144 bytes */
     KVT_HAS(CTL("-s", script_path(s), "--color=always", "status")->out, "\033[");
+    script_stop(s);
+}
+
+static void set_cold(struct shop *shop, const struct kvd_cold_tier *cold) {
+    pthread_mutex_lock(&shop->cold_lock);
+    shop->cold = *cold;
+    pthread_mutex_unlock(&shop->cold_lock);
+}
+
+/* COLD-5: what the engine does, in words; a check is waited for, and what is wrong with it is no success. */
+static void cold_in_words(void) {
+    struct shop shop = { .cold_lock = PTHREAD_MUTEX_INITIALIZER };
+    struct kvd_cold_tier has = { .configured = true,
+                                 .breaker = KVD_COLD_OPEN,
+                                 .retry_ns = 1500000000,
+                                 .why = "10.0.0.5 port 6379: connecting: refused",
+                                 .trips = 3,
+                                 .waiting = 7,
+                                 .dropped_age = 2,
+                                 .written_bytes = 3 << 20,
+                                 .written_ns = 2000000000 };
+    set_cold(&shop, &has);
+    struct script *s = script_start(shop_fn, &shop);
+    KVT_EQ(CTL("-s", script_path(s), "cold")->status, 0);
+    KVT_HAS(run_.out, "left alone, tried again in 1.5 s");
+    KVT_HAS(run_.out, "10.0.0.5 port 6379: connecting: refused");
+    KVT_HAS(run_.out, "2 too old, 0 for newer ones, 0 not taken");
+    KVT_HAS(run_.out, "3.0 MiB in 2.0 s, 1.5 MiB a second");
+    KVT_EQ(CTL("-s", script_path(s), "cold", "ping")->status, 2);
+    KVT_HAS(run_.out, "the engine does not answer: 10.0.0.5 port 6379");
+    has.breaker = KVD_COLD_CLOSED;
+    has.ping_ns = 250000;
+    set_cold(&shop, &has);
+    KVT_EQ(CTL("-s", script_path(s), "cold", "ping")->status, 0);
+    KVT_HAS(run_.out, "the engine answers in 0.25 ms");
+    KVT_EQ(CTL("-s", script_path(s), "cold", "verify")->status, 0);
+    KVT_HAS(run_.out, "of 5 objects 5 are as they were written");
+    has.wrong_objects = 1;
+    snprintf(has.wrong_field, sizeof has.wrong_field, "checksum");
+    set_cold(&shop, &has);
+    struct run *run = CTL("-s", script_path(s), "cold", "verify", "--json");
+    KVT_EQ(run->status, 2);
+    cJSON *root = json(run->out), *cold = cJSON_GetObjectItem(root, "cold");
+    KVT_EQ_STR(cJSON_GetStringValue(cJSON_GetObjectItem(cold, "breaker")), "closed");
+    KVT_EQ((uint64_t)cJSON_GetNumberValue(cJSON_GetObjectItem(cJSON_GetObjectItem(cold, "check"), "wrong")), 1);
+    KVT_HAS(cJSON_GetStringValue(cJSON_GetObjectItem(root, "result")), "1 are wrong (checksum) and deleted");
+    cJSON_Delete(root);
+    KVT_EQ(CTL("-s", script_path(s), "cold", "flush")->status, 1);
+    has = (struct kvd_cold_tier){ .configured = false };
+    set_cold(&shop, &has);
+    KVT_HAS(CTL("-s", script_path(s), "cold")->out, "there is none");
     script_stop(s);
 }
 
@@ -826,6 +890,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(unreachable_is_3),
                                              KVT_CASE(looking),
                                              KVT_CASE(audit_violations_are_4),
+                                             KVT_CASE(cold_in_words),
                                              KVT_CASE(json_of_any_bytes),
                                              KVT_CASE(doing),
                                              KVT_CASE(moves),

@@ -385,6 +385,94 @@ static void cold_3_damage_is_not_written(void) {
     redis_free(&server);
 }
 
+static struct kvd_cold_tier described(struct fx_peer *s) {
+    if (!KVT_EQ(ask(s, REQUEST(FRAME_DESCRIBE_COLD_TIER)), KVD_OK)) return (struct kvd_cold_tier){ 0 };
+    return r.u.cold_tier;
+}
+
+static uint64_t checks_before;
+
+static bool has_checked(void *peer) { return described(peer).checks > checks_before; }
+
+static struct kvd_cold_tier checked(struct fx_peer *admin, uint32_t objects) {
+    checks_before = described(admin).checks;
+    KVT_EQ(ask(admin, REQUEST(FRAME_CHECK_COLD_TIER, .u.check_cold = objects)), KVD_OK);
+    KVT_TRUE(redis_until(has_checked, admin));
+    return described(admin);
+}
+
+/* A command on an object, %s in it. */
+static void damage(const char *command, uint32_t shard, uint32_t salt) {
+    char key[COLD_KEY_BYTES];
+    struct cold_name name = name_of(0, shard, salt);
+    cold_key_of(&name, key);
+    KVT_TRUE(redis_number(&server, command, key) > 0);
+}
+
+/* COLD-3, COLD-5: a check reads back what was written. What is gone is told; what is wrong is told and deleted; both
+ * are written again with the next demotion. An engine that is away is told in words. */
+static void cold_3_checks(void) {
+    server = (struct redis){ 0 };
+    KVT_NEED(redis_start(&server));
+    KVT_NEED(start_service((struct fx_setup){ .ranks = 1 }, "buffer = 128KiB\nrate = 0"));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_ADMIN, 0);
+    KVT_TRUE(redis_until(is_up, NULL));
+    KVT_EQ(checked(s, 0).read_objects, 0);
+    KVT_TRUE(described(s).ping_ns > 0);
+    KVT_EQ(checked(s, 10).read_objects, 0); /* nothing was written yet */
+    kvd_continuation c = demoted(s, 8, false, 1);
+    await_written(1);
+    struct kvd_cold_tier now = checked(s, KVD_MAX_COLD_CHECK);
+    KVT_TRUE(now.configured && now.breaker == KVD_COLD_CLOSED && !now.clustered);
+    KVT_EQ(now.right_objects, 8 * HEADS);
+    KVT_EQ(now.read_objects, 8 * HEADS);
+    KVT_EQ(now.written_objects, 8 * HEADS);
+    KVT_TRUE(now.written_bytes > 0 && now.written_ns > 0);
+    KVT_EQ(checked(s, 3).right_objects, 3);
+    damage("SETRANGE %s 200 xyz", 0, 2);
+    damage("APPEND %s x", 1, 3);
+    damage("DEL %s", 0, 4);
+    now = checked(s, KVD_MAX_COLD_CHECK);
+    KVT_EQ(now.right_objects, 8 * HEADS - 3);
+    KVT_EQ(now.wrong_objects, 2);
+    KVT_EQ(now.absent_objects, 1);
+    KVT_TRUE(*now.wrong_field);
+    KVT_EQ(redis_number(&server, "DBSIZE"), 8 * HEADS - 3);
+    KVT_EQ(ask(s, REQUEST(FRAME_PREFETCH, .u.prefetch = c)), KVD_OK);
+    KVT_EQ(ask(s, REQUEST(FRAME_DEMOTE, .u.demote = { .continuation = c })), KVD_OK);
+    await_written(2);
+    check_pages(0, 8, 1);
+    KVT_EQ(described(s).written_objects, 8 * HEADS + 3);
+    /* Asked for twice, by one that is gone then. */
+    struct fx_peer *other = fx_session(&fx, KVD_ROLE_ADMIN, 0);
+    checks_before = described(s).checks;
+    for (uint32_t i = 0; i < 2; i++) KVT_EQ(ask(other, REQUEST(FRAME_CHECK_COLD_TIER, .u.check_cold = 5)), KVD_OK);
+    fx_peer_free(other);
+    KVT_TRUE(redis_until(has_checked, s));
+    KVT_EQ(described(s).right_objects, 5);
+    redis_kill(&server);
+    now = checked(s, 4);
+    KVT_EQ(now.ping_ns, 0);
+    KVT_EQ(now.unanswered_objects, 4);
+    KVT_TRUE(redis_until(is_down, NULL));
+    now = described(s);
+    KVT_EQ(now.breaker, KVD_COLD_OPEN);
+    KVT_TRUE(*now.why && now.trips > 0);
+    fx_peer_free(s);
+    fx_stop(&fx);
+    redis_free(&server);
+}
+
+static void no_cold_tier_to_check(void) {
+    KVT_NEED(fx_start(&fx, NULL));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_ADMIN, 0);
+    KVT_FALSE(described(s).configured);
+    KVT_EQ(ask(s, REQUEST(FRAME_CHECK_COLD_TIER)), KVD_FAILED_PRECONDITION);
+    KVT_HAS(r.message, "set address = in section [cold]");
+    fx_peer_free(s);
+    fx_stop(&fx);
+}
+
 static void write_secret(char path[96], const char *text, mode_t mode) {
     snprintf(path, 96, "%s/secret", server.dir);
     FILE *file = fopen(path, "w");
@@ -475,6 +563,8 @@ int main(int argc, char **argv) {
                                              KVT_CASE(cold_4_age),
                                              KVT_CASE(cold_2_a_hanging_engine_holds_up_nobody),
                                              KVT_CASE(cold_3_damage_is_not_written),
+                                             KVT_CASE(cold_3_checks),
+                                             KVT_CASE(no_cold_tier_to_check),
                                              KVT_CASE(cold_3_secret),
                                              KVT_CASE(cold_4_buffer),
                                              { 0 } };

@@ -160,6 +160,8 @@ static void roles_bound_requests(void) {
     }
     KVT_NEED(fx_call(scheduler, REQUEST(FRAME_DRAIN, .u.drain = true), &r));
     KVT_EQ(r.status, KVD_PERMISSION_DENIED);
+    KVT_NEED(fx_call(scheduler, REQUEST(FRAME_CHECK_COLD_TIER), &r));
+    KVT_EQ(r.status, KVD_PERMISSION_DENIED);
     KVT_FALSE(fx_stats(observer).draining);
     fx_peer_free(observer);
     fx_peer_free(worker);

@@ -459,6 +459,15 @@ class Client:
         """Whether the store's invariants hold."""
         return messages.read(types.Audit, self._ask(messages.Request("Audit")))
 
+    def cold_tier(self) -> types.ColdTier:
+        """The cold tier: what its engine does, and what was written."""
+        return messages.read(types.ColdTier, self._ask(messages.Request("DescribeColdTier")))
+
+    def check_cold_tier(self, objects: int = 0) -> None:
+        """Begins to ask the engine once, and to read back so many objects of those written lately. When that has ended,
+        cold_tier().checks has grown."""
+        self._ask(messages.Request("CheckColdTier", objects=objects))
+
     def drain(self, on: bool = True) -> None:
         """New activations are refused with Unavailable; running ones go on."""
         self._ask(messages.Request("Drain", drain=on))

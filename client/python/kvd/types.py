@@ -423,6 +423,42 @@ class Audit:
     text: str = field(metadata=_TEXT)
 
 
+class ColdBreaker(enum.IntEnum):
+    CONNECTING = 0  #: nothing is known yet
+    CLOSED = 1  #: the engine is used
+    OPEN = 2  #: it is left alone for a while
+
+
+@dataclass(frozen=True)
+class ColdTier:
+    """The cold tier and the engine behind it; kvd_types.h has the meaning of each figure."""
+
+    configured: bool  #: else the rest is zero
+    breaker: ColdBreaker = field(metadata={"read": "as", "cls": ColdBreaker})
+    clustered: bool
+    retry_ns: int
+    trips: int
+    connections: int
+    waiting: int
+    continuations: int
+    dropped_age: int
+    dropped_queue: int
+    dropped_engine: int
+    written_objects: int
+    written_bytes: int
+    written_ns: int
+    met_objects: int
+    checks: int
+    ping_ns: int
+    read_objects: int
+    right_objects: int
+    absent_objects: int
+    wrong_objects: int
+    unanswered_objects: int
+    why: str = field(metadata=_TEXT)
+    wrong_field: str = field(metadata=_TEXT)
+
+
 @dataclass(frozen=True)
 class Event:
     kind: EventKind = field(metadata={"read": "as", "cls": EventKind})
