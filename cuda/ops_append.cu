@@ -13,13 +13,12 @@
 namespace append {
 
 constexpr int THREADS = 256;
-constexpr int D_QUANTIZED = 256;
 
 struct append_params {
     kvd_plane_view k, v, k_scale, v_scale;
     const int32_t *tables, *positions, *valid, *table_rows;
     const uint16_t *k_in, *v_in;
-    uint32_t n_logical, n_rows, n_pages, heads, head_dim, w, b;
+    uint32_t n_logical, n_rows, n_pages, heads, k_dim, v_dim, w, b;
 };
 
 /* Where a column goes: page and offset. False: past valid, or not mapped. */
@@ -79,15 +78,16 @@ __global__ void __launch_bounds__(THREADS) copy_rows(const __grid_constant__ app
     }
 }
 
-/* Any head_dim: one element a lane and turn, one head of a column a warp. */
+/* Any head_dims: one element a lane and turn, one head of a column a warp. */
 __global__ void __launch_bounds__(THREADS) copy_elements(const __grid_constant__ append_params p) {
     uint32_t column, head;
     place at;
     ptx::let_next_start();
     if (!find_work<1>(p, &column, &head) || !find_place(p, column, &at)) return;
-    const uint64_t from = ((uint64_t)column * p.heads + head) * p.head_dim;
+    const uint64_t from = (uint64_t)column * p.heads + head;
     uint16_t *k = (uint16_t *)row_of(p.k, at, head), *v = (uint16_t *)row_of(p.v, at, head);
-    for (uint32_t i = threadIdx.x & 31; i < p.head_dim; i += 32) k[i] = p.k_in[from + i], v[i] = p.v_in[from + i];
+    for (uint32_t i = threadIdx.x & 31; i < p.k_dim; i += 32) k[i] = p.k_in[from * p.k_dim + i];
+    for (uint32_t i = threadIdx.x & 31; i < p.v_dim; i += 32) v[i] = p.v_in[from * p.v_dim + i];
 }
 
 /* ---- what the codecs share ------------------------------------------------------------------------ */
@@ -107,8 +107,9 @@ __device__ __forceinline__ uint32_t without_nan(uint32_t pair) {
     return low | high;
 }
 
-__device__ __forceinline__ eight load_eight(const uint16_t *from, int lane) {
-    const uint4 x = ((const uint4 *)from)[lane];
+/* Zeros where the lane is past the row: they change no largest magnitude. */
+__device__ __forceinline__ eight load_eight(const uint16_t *from, int lane, uint32_t dim) {
+    const uint4 x = (uint32_t)lane * 8 < dim ? ((const uint4 *)from)[lane] : make_uint4(0, 0, 0, 0);
     return { { x.x, x.y, x.z, x.w } };
 }
 
@@ -145,7 +146,7 @@ __device__ __forceinline__ uint32_t e4m3_pair(float low, float high) {
     return two;
 }
 
-/* ---- codecs: 8 elements a lane, one row a warp ---------------------------------------------------- */
+/* ---- codecs: 8 elements a lane, a row to LANES lanes, of which those within the row store ------------ */
 
 /* FP16 of FP32(most / DIVISOR), for 127 and 448. In the normal range no quotient of a BF16 is near a tie of FP16, so
  * that the product with the reciprocal rounds alike; below it is divided. */
@@ -154,7 +155,7 @@ template <int DIVISOR> __device__ __forceinline__ uint16_t scale_of(float most, 
     return half_bits(fminf(fmaxf(exact, least), 65504.0f));
 }
 
-__device__ __forceinline__ void store_int8(eight x, uint8_t *codes, uint8_t *scales, int lane) {
+__device__ __forceinline__ void store_int8(eight x, uint8_t *codes, uint8_t *scales, int lane, bool mine) {
     const float most = largest<8>(x);
     const uint16_t scale = scale_of<127>(most, 0.0f);
     const float s = ptx::half_to_float(scale), inverse = s == 0.0f ? 0.0f : __frcp_rn(s);
@@ -170,12 +171,14 @@ __device__ __forceinline__ void store_int8(eight x, uint8_t *codes, uint8_t *sca
         }
         word[j] = __byte_perm(__byte_perm(c[0], c[1], 0x0040), __byte_perm(c[2], c[3], 0x0040), 0x5410);
     }
+    if (!mine) return;
     ((uint2 *)codes)[lane] = make_uint2(word[0], word[1]);
     if (lane % 8 == 0) ((uint16_t *)scales)[lane / 8] = scale;
 }
 
-__device__ __forceinline__ void store_fp8(eight x, uint8_t *codes, uint8_t *scales, int lane) {
-    const float most = largest<32>(x);
+template <int LANES>
+__device__ __forceinline__ void store_fp8(eight x, uint8_t *codes, uint8_t *scales, int lane, bool mine) {
+    const float most = largest<LANES>(x);
     const uint16_t scale = most == 0.0f ? 0 : scale_of<448>(most, 0x1p-24f);
     const float inverse = most == 0.0f ? 0.0f : __frcp_rn(ptx::half_to_float(scale));
     uint32_t word[2];
@@ -187,6 +190,7 @@ __device__ __forceinline__ void store_fp8(eight x, uint8_t *codes, uint8_t *scal
             e4m3_pair(__fmul_rn(x.value_at(4 * j + 2), inverse), __fmul_rn(x.value_at(4 * j + 3), inverse));
         word[j] = most == 0.0f ? 0 : low | high << 16;
     }
+    if (!mine) return;
     ((uint2 *)codes)[lane] = make_uint2(word[0], word[1]);
     if (lane == 0) *(uint16_t *)scales = scale;
 }
@@ -211,7 +215,7 @@ __device__ __forceinline__ uint32_t e2m1_pair(uint32_t magnitudes, float factor)
     return ((u + 0x00ff00ffu + ((u >> 9) & 0x00010001u)) >> 9) & 0x00070007u;
 }
 
-__device__ __forceinline__ void store_fp4(eight x, uint8_t *codes, uint8_t *scales, int lane) {
+__device__ __forceinline__ void store_fp4(eight x, uint8_t *codes, uint8_t *scales, int lane, bool mine) {
     const float most = largest<2>(x);
     const uint32_t scale = most == 0.0f ? 0 : fp4_scale(most);
     const float factor =
@@ -222,6 +226,7 @@ __device__ __forceinline__ void store_fp4(eight x, uint8_t *codes, uint8_t *scal
         const uint32_t n = e2m1_pair(x.pair[i] & 0x7fff7fffu, factor) | ((x.pair[i] >> 12) & 0x00080008u);
         word |= ((n | n >> 12) & 0xffu) << (8 * i);
     }
+    if (!mine) return;
     ((uint32_t *)codes)[lane] = most == 0.0f ? 0 : word;
     if (lane % 2 == 0) scales[lane / 2] = (uint8_t)scale;
 }
@@ -235,47 +240,44 @@ struct targets {
     __device__ __forceinline__ targets(const append_params &p, const place &at, uint32_t head)
         : k(row_of(p.k, at, head)), k_scale(row_of(p.k_scale, at, head)), v(row_of(p.v, at, head)),
           v_scale(row_of(p.v_scale, at, head)) {}
-    __device__ __forceinline__ void next_head(const append_params &p) {
-        k += p.k.stride_head, k_scale += p.k_scale.stride_head;
-        v += p.v.stride_head, v_scale += p.v_scale.stride_head;
-    }
 };
 
-template <int S> __device__ __forceinline__ void encode(const targets &to, const eight &k, const eight &v, int lane) {
+/* k_mine, v_mine: whether the lane has a part of that row. */
+template <int S, int LANES>
+__device__ __forceinline__ void encode(const targets &to, const eight &k, const eight &v, int lane, bool k_mine,
+                                       bool v_mine) {
     if constexpr (S == KVD_STORAGE_INT8) {
-        store_int8(k, to.k, to.k_scale, lane);
-        store_int8(v, to.v, to.v_scale, lane);
+        store_int8(k, to.k, to.k_scale, lane, k_mine);
+        store_int8(v, to.v, to.v_scale, lane, v_mine);
     } else if constexpr (S == KVD_STORAGE_NVFP4) {
-        store_fp4(k, to.k, to.k_scale, lane);
-        store_fp4(v, to.v, to.v_scale, lane);
+        store_fp4(k, to.k, to.k_scale, lane, k_mine);
+        store_fp4(v, to.v, to.v_scale, lane, v_mine);
     } else {
-        store_fp8(k, to.k, to.k_scale, lane);
-        if constexpr (S == KVD_STORAGE_FP8) store_fp8(v, to.v, to.v_scale, lane);
-        else store_fp4(v, to.v, to.v_scale, lane);
+        store_fp8<LANES>(k, to.k, to.k_scale, lane, k_mine);
+        if constexpr (S == KVD_STORAGE_FP8) store_fp8<LANES>(v, to.v, to.v_scale, lane, v_mine);
+        else store_fp4(v, to.v, to.v_scale, lane, v_mine);
     }
 }
 
-/* So few registers that a multiprocessor is full of warps: they hide the arithmetic and the look-up of the page. */
-template <int S, int HEADS>
+/* 32 / LANES heads of a column a warp; 8 * LANES is the larger head_dim rounded up to a power of two, WHOLE: and both.
+ * So few registers that a multiprocessor is full of warps: they hide the arithmetic and the look-up of the page. */
+template <int S, int LANES, bool WHOLE>
 __global__ void __launch_bounds__(THREADS, 2048 / THREADS) encode_rows(const __grid_constant__ append_params p) {
+    constexpr int HEADS = 32 / LANES;
     uint32_t column, first;
     ptx::let_next_start();
     if (!find_work<HEADS>(p, &column, &first)) return;
-    const int lane = threadIdx.x & 31;
-    const uint64_t from = ((uint64_t)column * p.heads + first) * D_QUANTIZED;
-    eight k[HEADS], v[HEADS];
-#pragma unroll
-    for (int h = 0; h < HEADS; h++)
-        if (first + h < p.heads) {
-            k[h] = load_eight(p.k_in + from + h * D_QUANTIZED, lane);
-            v[h] = load_eight(p.v_in + from + h * D_QUANTIZED, lane);
-        }
+    const int lane = threadIdx.x % LANES;
+    const uint32_t head = first + threadIdx.x % 32 / LANES;
+    const uint64_t from = (uint64_t)column * p.heads + head;
+    const bool here = HEADS == 1 || head < p.heads; /* lanes without a head go along: they shuffle */
+    const uint32_t k_row = WHOLE ? LANES * 8 : p.k_dim, v_row = WHOLE ? LANES * 8 : p.v_dim;
+    const uint32_t k_dim = here ? k_row : 0, v_dim = here ? v_row : 0;
+    const eight k = load_eight(p.k_in + from * k_row, lane, k_dim);
+    const eight v = load_eight(p.v_in + from * v_row, lane, v_dim);
     place at;
     if (!find_place(p, column, &at)) return;
-    targets to(p, at, first);
-#pragma unroll
-    for (int h = 0; h < HEADS; h++, to.next_head(p))
-        if (first + h < p.heads) encode<S>(to, k[h], v[h], lane);
+    encode<S, LANES>(targets(p, at, head), k, v, lane, (uint32_t)lane * 8 < k_dim, (uint32_t)lane * 8 < v_dim);
 }
 
 /* ---- launch ------------------------------------------------------------------------------------------ */
@@ -287,20 +289,22 @@ static append_params make_params(const kvd_ops_append *op) {
     p.tables = v->block_tables, p.positions = op->positions, p.valid = op->valid, p.table_rows = op->table_rows;
     p.k_in = op->k, p.v_in = op->v;
     p.n_logical = v->n_logical, p.n_rows = v->n_rows, p.n_pages = v->n_pages;
-    p.heads = v->n_kv_heads, p.head_dim = v->head_dim, p.w = op->w, p.b = op->b;
+    p.heads = v->n_kv_heads, p.w = op->w, p.b = op->b;
+    p.k_dim = v->head_dim, p.v_dim = v->v_head_dim ? v->v_head_dim : v->head_dim;
     return p;
 }
 
-/* True where every row of inputs and planes begins at a multiple of 16 bytes. */
+/* True where K and V are alike and every row of inputs and planes begins at a multiple of 16 bytes. */
 static bool whole_pieces(const append_params &p) {
     const kvd_plane_view *planes[] = { &p.k, &p.v };
-    uintptr_t bits = (uintptr_t)p.k_in | (uintptr_t)p.v_in | p.head_dim * 2;
+    if (p.k_dim != p.v_dim) return false;
+    uintptr_t bits = (uintptr_t)p.k_in | (uintptr_t)p.v_in | p.k_dim * 2;
     for (const kvd_plane_view *v : planes)
         bits |= (uintptr_t)v->base | v->stride_head | v->stride_page | v->stride_token;
     return bits % 16 == 0;
 }
 
-constexpr int HEADS_COPY = 4, HEADS_ENCODE = 1; /* heads of a column that a warp takes when there are many columns */
+constexpr int HEADS_COPY = 4; /* heads of a column that a warp takes when there are many columns */
 constexpr uint64_t COLUMNS_MANY = 1024;
 
 static uint32_t ctas(const append_params &p, uint32_t heads_a_warp) {
@@ -315,8 +319,17 @@ template <int PIECES> static void launch_copy(const append_params &p, cudaStream
     else copy_rows<PIECES, 1><<<ctas(p, 1), THREADS, 0, stream>>>(p);
 }
 
+template <int S, int LANES> static void launch_lanes(const append_params &p, cudaStream_t stream) {
+    const uint32_t n = ctas(p, 32 / LANES);
+    if (p.k_dim == LANES * 8 && p.v_dim == LANES * 8) encode_rows<S, LANES, true><<<n, THREADS, 0, stream>>>(p);
+    else encode_rows<S, LANES, false><<<n, THREADS, 0, stream>>>(p);
+}
+
 template <int S> static void launch_encode(const append_params &p, cudaStream_t stream) {
-    encode_rows<S, HEADS_ENCODE><<<ctas(p, HEADS_ENCODE), THREADS, 0, stream>>>(p);
+    const uint32_t dim = p.k_dim > p.v_dim ? p.k_dim : p.v_dim;
+    if (dim <= 64) launch_lanes<S, 8>(p, stream);
+    else if (dim <= 128) launch_lanes<S, 16>(p, stream);
+    else launch_lanes<S, 32>(p, stream);
 }
 
 static void launch_append(const append_params &p, uint32_t storage, cudaStream_t stream) {
@@ -324,9 +337,9 @@ static void launch_append(const append_params &p, uint32_t storage, cudaStream_t
     else if (storage == KVD_STORAGE_FP8) launch_encode<KVD_STORAGE_FP8>(p, stream);
     else if (storage == KVD_STORAGE_NVFP4) launch_encode<KVD_STORAGE_NVFP4>(p, stream);
     else if (storage == KVD_STORAGE_K8V4) launch_encode<KVD_STORAGE_K8V4>(p, stream);
-    else if (whole_pieces(p) && p.head_dim == 256) launch_copy<32>(p, stream);
-    else if (whole_pieces(p) && p.head_dim == 128) launch_copy<16>(p, stream);
-    else if (whole_pieces(p) && p.head_dim == 64) launch_copy<8>(p, stream);
+    else if (whole_pieces(p) && p.k_dim == 256) launch_copy<32>(p, stream);
+    else if (whole_pieces(p) && p.k_dim == 128) launch_copy<16>(p, stream);
+    else if (whole_pieces(p) && p.k_dim == 64) launch_copy<8>(p, stream);
     else copy_elements<<<ctas(p, 1), THREADS, 0, stream>>>(p);
 }
 
@@ -336,16 +349,6 @@ extern "C" int kvd_ops_append_cuda(const struct kvd_ops_append *op, kvd_ops_stre
                                    size_t err_bytes) {
     const int rc = ops_append_check(op, err, err_bytes);
     if (rc) return rc;
-    if (op->view.v_head_dim != 0 && op->view.v_head_dim != op->view.head_dim) {
-        snprintf(err, err ? err_bytes : 0, "no GPU kernel for K of head_dim %u with V of %u: the host form has it",
-                 op->view.head_dim, op->view.v_head_dim);
-        return KVD_OPS_UNIMPLEMENTED;
-    }
-    if (op->view.storage != KVD_STORAGE_BF16 && op->view.head_dim != append::D_QUANTIZED) {
-        snprintf(err, err ? err_bytes : 0, "no GPU kernel for storage %u with head_dim %u: there is one for %d",
-                 op->view.storage, op->view.head_dim, append::D_QUANTIZED);
-        return KVD_OPS_UNIMPLEMENTED;
-    }
     const append::append_params p = append::make_params(op);
     if (op->view.storage != KVD_STORAGE_BF16 && ((uintptr_t)op->k | (uintptr_t)op->v) % 16 != 0) {
         snprintf(err, err ? err_bytes : 0, "k at %p and v at %p must be aligned to 16 bytes for quantized storage",

@@ -7,6 +7,7 @@
 
 #include "ops.h"
 #include "ops_attention_block.cuh"
+#include "ops_attention_plain.cuh"
 
 namespace attn {
 
@@ -33,7 +34,8 @@ template <bool MAX> __device__ __forceinline__ float over_cta(float x, float *re
 struct spread {
     uint32_t first; /* share, or partial result of the first piece */
     int n;
-    bool live; /* a column that counts */
+    bool live;  /* a column that counts */
+    float sink; /* logit of the head's sink, log2 units */
     uint16_t *out;
 };
 
@@ -45,16 +47,17 @@ __device__ __forceinline__ bool find_spread(const params &p, uint32_t pair, uint
     if (w >= p.w || row >= p.rows_kept) return false;
     uint16_t *out = p.out + (((uint64_t)b * p.w + w) * p.heads * p.group + head * p.group + r % p.group) * D;
     const bool live = (int)w < valid_columns(p, b);
+    const float sink = sink_of(p, head * p.group + r % p.group);
     if (!p.cut) {
-        const uint32_t pieces = pieces_of(pages_for(keys_of(p, b, e % p.n_blocks, rows)), p.pieces);
-        *ret_spread = { pair * p.pieces, (int)pieces, live, out };
+        const uint32_t pieces = pieces_of(pages_of(p, b, e % p.n_blocks, rows), p.pieces);
+        *ret_spread = { pair * p.pieces, (int)pieces, live, sink, out };
         return pieces > 1;
     }
     const uint32_t before = p.line[e], pages = (p.line[e + 1] - before) / p.heads, total = p.line[p.entries];
     if (pages == 0) return false;
     const uint32_t u0 = before + head * pages;
     const uint32_t first = share_of(u0, p.shares, total), last = share_of(u0 + pages - 1, p.shares, total);
-    *ret_spread = { first, (int)(last - first) + 1, live, out };
+    *ret_spread = { first, (int)(last - first) + 1, live, sink, out };
     return first != last;
 }
 
@@ -93,7 +96,7 @@ __global__ void __launch_bounds__(COMBINE_THREADS) combine_few(const __grid_cons
         sum += f * stat.y;
         acc.x += f * x.x, acc.y += f * x.y, acc.z += f * x.z, acc.w += f * x.w;
     }
-    store_merged(s, d, acc, sum);
+    store_merged(s, d, acc, sum + ptx::exp2(s.sink - most));
 }
 
 /* Many shares a pair: 64 channels of one row a CTA; sixteen teams of sixteen threads take turns on the shares. */
@@ -123,7 +126,7 @@ __global__ void __launch_bounds__(COMBINE_THREADS) combine_many(const __grid_con
             weight[i] = ptx::exp2(mine[k].x - most);
             sum += weight[i] * mine[k].y;
         }
-    sum = over_cta<false>(sum, red[1]);
+    sum = over_cta<false>(sum, red[1]) + ptx::exp2(s.sink - most);
     float4 acc = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll 8
     for (int i = team; i < s.n; i += TEAMS) {
@@ -185,21 +188,36 @@ static uint32_t choose_shares(uint64_t pairs, uint32_t ctas) {
     return shares * 16 >= ctas * 15ull ? (uint32_t)shares : ctas;
 }
 
+/* The most pages that a row block reads: of the envelope, of a row of the table, and of the windows of its columns,
+ * wherever they begin in a page. */
+static uint32_t most_pages(const kvd_ops_attention *op, uint32_t max_context, uint32_t rb, uint32_t group) {
+    const uint32_t asked = (max_context + KVD_PAGE_MASK) / KVD_PAGE_TOKENS;
+    const uint32_t pages = asked < op->view.n_logical ? asked : op->view.n_logical;
+    const uint32_t columns = (rb + group - 2) / group + 1;
+    const uint64_t keys = (uint64_t)op->window + (columns < op->w ? columns : op->w) - 1;
+    const uint64_t seen = (keys + 2 * KVD_PAGE_MASK) / KVD_PAGE_TOKENS;
+    return op->window != 0 && seen < pages ? (uint32_t)seen : pages;
+}
+
+static uint32_t v_dim(const PagedKVBatchLayerView *v) { return v->v_head_dim ? v->v_head_dim : v->head_dim; }
+
+/* False where the plain form is what there is. */
 static bool make_plan(const kvd_ops_attention *op, uint32_t max_context, launch_plan *ret_plan) {
     const PagedKVBatchLayerView *v = &op->view;
     const uint32_t group = op->n_q_heads / v->n_kv_heads;
     const uint64_t rows = (uint64_t)group * op->w;
+    const bool logits = op->window != 0 || op->soft_cap > 0;
     launch_plan x = {};
-    x.kernel = v->storage == KVD_STORAGE_BF16                                    ? find_bf16(v->head_dim, rows)
+    if (v_dim(v) != v->head_dim) return false;
+    x.kernel = v->storage == KVD_STORAGE_BF16                                    ? find_bf16(v->head_dim, rows, logits)
                : v->head_dim != 256                                              ? instance{}
-               : v->storage == KVD_STORAGE_INT8 || v->storage == KVD_STORAGE_FP8 ? find_byte(v->storage, rows)
-                                                                                 : find_fp4(v->storage, rows);
+               : v->storage == KVD_STORAGE_INT8 || v->storage == KVD_STORAGE_FP8 ? find_byte(v->storage, rows, logits)
+                                                                                 : find_fp4(v->storage, rows, logits);
     if (x.kernel.kernel == nullptr) return false;
     const uint32_t rb = (uint32_t)x.kernel.rows;
     const uint64_t blocks = (rows + rb - 1) / rb, entries = blocks * op->b, pairs = entries * v->n_kv_heads;
     if (pairs > INT32_MAX) return false;
-    const uint32_t table_pages = v->n_logical, asked = (max_context + KVD_PAGE_MASK) / KVD_PAGE_TOKENS;
-    const uint32_t pages = asked < table_pages ? asked : table_pages;
+    const uint32_t pages = most_pages(op, max_context, rb, group);
     const uint64_t units = pairs * pages;
     const uint32_t ctas = (uint32_t)x.kernel.per_sm * multiprocessors();
     x.n_blocks = (uint32_t)blocks, x.entries = (uint32_t)entries, x.pairs = (uint32_t)pairs;
@@ -222,7 +240,7 @@ static plane make_plane(const kvd_plane_view *v) {
     return { (const uint8_t *)v->base, v->stride_head, v->stride_page };
 }
 
-static params make_params(const kvd_ops_attention *op, const launch_plan *x, void *workspace) {
+static params make_params(const kvd_ops_attention *op, const launch_plan &x, void *workspace) {
     const PagedKVBatchLayerView *v = &op->view;
     params p = {};
     p.k = make_plane(&v->k), p.v = make_plane(&v->v);
@@ -232,13 +250,16 @@ static params make_params(const kvd_ops_attention *op, const launch_plan *x, voi
     p.q = op->q, p.out = op->out;
     p.n_logical = v->n_logical, p.n_rows = v->n_rows, p.n_pages = v->n_pages;
     p.heads = v->n_kv_heads, p.group = op->n_q_heads / v->n_kv_heads, p.w = op->w, p.b = op->b;
-    p.n_blocks = x->n_blocks, p.entries = x->entries, p.causal = op->causal, p.cut = x->cut;
+    p.n_blocks = x.n_blocks, p.entries = x.entries, p.causal = op->causal, p.cut = x.cut;
     p.scale_log2 = op->scale * 1.44269504088896341f;
-    p.rows_kept = x->rows_kept, p.shares = x->grid, p.pieces = x->pieces;
+    p.window = op->window < INT32_MAX ? (int32_t)op->window : INT32_MAX, p.aligned = op->aligned;
+    p.sinks = op->sinks;
+    if (op->soft_cap > 0) p.cap = op->soft_cap * 1.44269504088896341f, p.cap_rate = 2.0f / op->soft_cap;
+    p.rows_kept = x.rows_kept, p.shares = x.grid, p.pieces = x.pieces;
     uint8_t *at = (uint8_t *)workspace;
     p.line = (uint32_t *)at;
-    p.partial = (float *)(at + x->line_bytes);
-    p.stats = (float *)(at + x->line_bytes + x->partial_bytes);
+    p.partial = (float *)(at + x.line_bytes);
+    p.stats = (float *)(at + x.line_bytes + x.partial_bytes);
     return p;
 }
 
@@ -348,6 +369,27 @@ static int check_planes(const PagedKVBatchLayerView *v, char *err, size_t err_by
     return rc ? rc : check_plane(&v->v_scale, "V scale", err, err_bytes);
 }
 
+static int launch_result(cudaError_t e, char *err, size_t err_bytes) {
+    if (e == cudaSuccess) return 0;
+    snprintf(err, err ? err_bytes : 0, "launching attention failed: %s", cudaGetErrorString(e));
+    return KVD_OPS_LAUNCH;
+}
+
+/* What no plan is made for. */
+static int attend_plainly(const kvd_ops_attention *op, cudaStream_t stream, char *err, size_t err_bytes) {
+    const PagedKVBatchLayerView *v = &op->view;
+    const uint64_t rows = (uint64_t)op->n_q_heads * op->w * op->b; /* no more than eight times the blocks */
+    if (v->head_dim > PLAIN_DIM_MAX || v_dim(v) > PLAIN_DIM_MAX || rows > INT32_MAX) {
+        snprintf(
+            err, err ? err_bytes : 0,
+            "no GPU kernel for K of head_dim %u with V of %u and %llu rows of queries: at most %u each, and %d rows",
+            v->head_dim, v_dim(v), (unsigned long long)rows, PLAIN_DIM_MAX, INT32_MAX);
+        return KVD_OPS_UNIMPLEMENTED;
+    }
+    const params p = make_params(op, launch_plan{}, nullptr);
+    return launch_result(launch_plain(p, v->storage, v->head_dim, v_dim(v), stream), err, err_bytes);
+}
+
 } /* namespace attn */
 
 extern "C" size_t kvd_ops_attention_workspace(const struct kvd_ops_attention *op, uint32_t max_context) {
@@ -361,28 +403,12 @@ extern "C" int kvd_ops_attention_cuda(const struct kvd_ops_attention *op, uint32
     int rc = ops_attention_check(op, err, err_bytes);
     rc = rc ? rc : attn::check_planes(&op->view, err, err_bytes);
     if (rc) return rc;
-    if (op->view.v_head_dim != 0 && op->view.v_head_dim != op->view.head_dim) {
-        snprintf(err, err ? err_bytes : 0, "no GPU kernel for K of head_dim %u with V of %u: the host form has it",
-                 op->view.head_dim, op->view.v_head_dim);
-        return KVD_OPS_UNIMPLEMENTED;
-    }
-    if (op->window != 0 || op->sinks != nullptr || op->soft_cap > 0) {
-        snprintf(err, err ? err_bytes : 0,
-                 "no GPU kernel with a window (%u), sinks (%s) or a soft cap (%g): the host form has them", op->window,
-                 op->sinks ? "given" : "none", (double)op->soft_cap);
-        return KVD_OPS_UNIMPLEMENTED;
-    }
     attn::launch_plan x;
+    if (!attn::make_plan(op, max_context, &x)) return attn::attend_plainly(op, (cudaStream_t)stream, err, err_bytes);
     if (((uintptr_t)op->q | (uintptr_t)op->out) % 16 != 0) {
         snprintf(err, err ? err_bytes : 0, "q at %p and out at %p must be aligned to 16 bytes", (const void *)op->q,
                  (void *)op->out);
         return KVD_OPS_INVALID;
-    }
-    if (!attn::make_plan(op, max_context, &x)) {
-        snprintf(err, err ? err_bytes : 0,
-                 "no GPU kernel for storage %u with head_dim %u (BF16: 64, 128, 256; others: 256)", op->view.storage,
-                 op->view.head_dim);
-        return KVD_OPS_UNIMPLEMENTED;
     }
     const size_t need = x.line_bytes + x.partial_bytes + x.stats_bytes;
     if (need > 0 && (workspace == nullptr || workspace_bytes < need || (uintptr_t)workspace % 256 != 0)) {
@@ -391,11 +417,6 @@ extern "C" int kvd_ops_attention_cuda(const struct kvd_ops_attention *op, uint32
                  workspace);
         return KVD_OPS_INVALID;
     }
-    const attn::params p = attn::make_params(op, &x, workspace);
-    const cudaError_t e = attn::launch_attention(p, x, &op->view, (cudaStream_t)stream);
-    if (e != cudaSuccess) {
-        snprintf(err, err ? err_bytes : 0, "launching attention failed: %s", cudaGetErrorString(e));
-        return KVD_OPS_LAUNCH;
-    }
-    return 0;
+    const attn::params p = attn::make_params(op, x, workspace);
+    return attn::launch_result(attn::launch_attention(p, x, &op->view, (cudaStream_t)stream), err, err_bytes);
 }

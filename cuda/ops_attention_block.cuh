@@ -20,7 +20,7 @@
  * share it, so the result is exact, and a tile mostly needs a vote and no exchange.
  *
  * Shared memory: NS slots [D / 64][TK][128 bytes]; queries [WG][D / 64][64][128 bytes], all in the 128-byte swizzle
- * (the outputs of a block pass through the latter as BF16); 2 NS barriers; the line.
+ * (the outputs of a block pass through the latter as BF16); 2 NS barriers; the line; the first key that a row sees.
  */
 #ifndef KVD_CUDA_OPS_ATTENTION_BLOCK_CUH
 #define KVD_CUDA_OPS_ATTENTION_BLOCK_CUH
@@ -44,8 +44,10 @@ template <int ROWS> __device__ __forceinline__ uint32_t operand_place(uint32_t b
 
 constexpr float BLOCK_LAZY = 8.0f; /* P may exceed its first value by 2^this before the maximum follows */
 
-template <int D_, int WG_> struct block_form {
+template <int D_, int WG_, bool LOGITS_> struct block_form {
     static constexpr int D = D_, WG = WG_;
+    static constexpr bool LOGITS =
+        LOGITS_; /* with windows and soft caps, which cost a few percent where there are none */
     static constexpr int TK = WG > 1 && D <= 128 ? 128 : 64, PAGES = TK / KVD_PAGE_TOKENS;
     static constexpr bool CODED = false;
     static constexpr float FIRST = 0.0f; /* log2 of P where a score is the maximum in use */
@@ -57,11 +59,12 @@ template <int D_, int WG_> struct block_form {
     static constexpr int MORE = WG == 3 ? 160 : WG == 2 ? 240 : PER_SM == 2 ? 208 : 0;
     static constexpr int FEWER = WG == 3 ? 32 : WG == 2 ? 24 : 40;
     static constexpr int SLOT = TK * D * 2, Q_BYTES = 64 * D * 2;
-    static constexpr int CONTROL = (MAX_ENTRIES + 1) * 4 + 8 * 16;
+    static constexpr int FROM_BYTES = LOGITS ? RB * 4 : 0;
+    static constexpr int CONTROL = (MAX_ENTRIES + 1) * 4 + 8 * 16 + FROM_BYTES;
     static constexpr int FIT = ((PER_SM == 2 ? 113 : 227) * 1024 - WG * Q_BYTES - CONTROL) / SLOT;
     static constexpr int NS = FIT > 8 ? 8 : FIT;
     static constexpr int Q_AT = NS * SLOT, BARRIERS_AT = Q_AT + WG * Q_BYTES, LINE_AT = BARRIERS_AT + 8 * 16;
-    static constexpr int SMEM = LINE_AT + (MAX_ENTRIES + 1) * 4;
+    static constexpr int FROM_AT = LINE_AT + (MAX_ENTRIES + 1) * 4, SMEM = FROM_AT + FROM_BYTES;
     static_assert(NS >= 3, "a tile of V in use, one of K in use, one in flight");
 };
 
@@ -175,7 +178,7 @@ template <class C> struct multiplier {
     float o[D / 8][4], s[TK / 8][4];
     uint4 weights[TK / 16], queries[Q_STEPS > 0 ? Q_STEPS : 1];
     float m[2], l[2], change[2], factor[2]; /* factor: of a score to log2 units */
-    int limit[2], lowest;
+    int limit[2], lowest, highest; /* keys before `limit` are seen; tiles from highest to lowest need no mask */
     bool raised;
     float worth; /* of one in O */
 
@@ -228,8 +231,13 @@ template <class C> struct multiplier {
             queries[f] = ptx::matrix4(operand_place<64>(q, warp * 16 + (lane & 15), f * 2 + (lane >> 4)));
     }
 
+    /* Where the first key that row i of the thread's two sees is noted: for few tiles, so it takes no register. */
+    __device__ __forceinline__ uint32_t from_at(int i) const {
+        return ring.base + C::FROM_AT + (uint32_t)(group * 64 + warp * 16 + lane / 4 + 8 * i) * 4;
+    }
     __device__ __forceinline__ void start_share(const key_segment &x, int valid) {
         const int end = (int)(x.end * KVD_PAGE_TOKENS);
+        int from[2] = {};
 #pragma unroll
         for (int n = 0; n < D / 8; n++) o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0.0f;
 #pragma unroll
@@ -237,8 +245,13 @@ template <class C> struct multiplier {
             const uint32_t w = row_of(x, lane / 4 + 8 * i) / p.group;
             m[i] = NO_SCORE, l[i] = 0.0f;
             limit[i] = (int)w < valid ? min(key_limit(p, x.b, w, valid), end) : INT32_MAX;
+            if constexpr (C::LOGITS) {
+                from[i] = (int)w < valid ? first_key(p, x.b, w) : 0;
+                ptx::store32(from_at(i), (uint32_t)from[i]);
+            }
         }
         lowest = __reduce_min_sync(0xffffffffu, min(limit[0], limit[1]));
+        if constexpr (C::LOGITS) highest = __reduce_max_sync(0xffffffffu, max(from[0], from[1]));
         worth = 1.0f;
     }
 
@@ -273,18 +286,22 @@ template <class C> struct multiplier {
      * Four chains a row, since a maximum or a sum waits longer for the one before than for its turn. */
     template <bool MASK> __device__ __forceinline__ void soften(int key0, float unit) {
         const int t2 = (lane & 3) * 2;
-        const float f[2] = { factor[0] * unit, factor[1] * unit };
+        float f[2] = { factor[0] * unit, factor[1] * unit };
+        if constexpr (C::LOGITS)
+            if (p.cap != 0.0f) cap_scores(f);
         float most[2];
         bool behind = false;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
+            const int from = MASK && C::LOGITS ? (int)ptx::load32(from_at(i)) : 0;
             float chain[4];
 #pragma unroll
             for (int n = 0; n < TK / 8; n++)
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
                     float &x = s[n][2 * i + e], &c = chain[n % 2 * 2 + e];
-                    if (MASK && key0 + n * 8 + t2 + e >= limit[i]) x = -INFINITY;
+                    const int key = key0 + n * 8 + t2 + e;
+                    if (MASK && (key >= limit[i] || (C::LOGITS && key < from))) x = -INFINITY;
                     c = n < 2 ? x : fmaxf(c, x);
                 }
             most[i] = fmaxf(fmaxf(chain[0], chain[1]), fmaxf(chain[2], chain[3]));
@@ -305,6 +322,14 @@ template <class C> struct multiplier {
             }
         l[0] += sum[0] + sum[1], l[1] += sum[2] + sum[3];
     }
+    /* To log2 units, softly capped; f, what one is worth, becomes one. */
+    __device__ __forceinline__ void cap_scores(float (&f)[2]) {
+#pragma unroll
+        for (int n = 0; n < TK / 8; n++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) s[n][j] = cap_softly(p, s[n][j] * f[j >> 1]);
+        f[0] = f[1] = 1.0f;
+    }
     __device__ __forceinline__ void raise_maximum(const float (&most)[2]) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -317,7 +342,7 @@ template <class C> struct multiplier {
         }
     }
     __device__ __forceinline__ void soften(int key0, float unit) {
-        if (key0 + TK > lowest) soften<true>(key0, unit);
+        if (key0 + TK > lowest || (C::LOGITS && key0 < highest)) soften<true>(key0, unit);
         else soften<false>(key0, unit);
     }
 
@@ -437,7 +462,9 @@ template <class C> struct multiplier {
         sync_group(); /* all products with the queries are done */
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const bool live = (int)(row_of(x, g + 8 * i) / p.group) < valid && l[i] > 0.0f;
+            const uint32_t r = row_of(x, g + 8 * i);
+            const bool live = (int)(r / p.group) < valid && l[i] > 0.0f;
+            if (live && p.sinks) l[i] += ptx::exp2(sink_of(p, x.head * p.group + r % p.group) - m[i] + C::FIRST);
             const float f = live ? worth / l[i] : 0.0f;
 #pragma unroll
             for (int n = 0; n < D / 8; n++)
@@ -465,7 +492,7 @@ template <class C> struct multiplier {
             for (int n = 0; n < D / 8; n++)
                 *(float2 *)(p.partial + at * D + n * 8 + t2) =
                     make_float2(o[n][2 * i] * worth, o[n][2 * i + 1] * worth);
-            if (t2 == 0) *(float2 *)(p.stats + at * 2) = make_float2(m[i], l[i]);
+            if (t2 == 0) *(float2 *)(p.stats + at * 2) = make_float2(m[i] - C::FIRST, l[i]);
         }
         sync_group(); /* all products with the queries are done */
     }
@@ -526,17 +553,17 @@ template <class C, class F> __device__ __forceinline__ void run_block(const para
     }
 }
 
-template <int D, int WG>
-__global__ void __launch_bounds__(128 * WG + 128, (block_form<D, WG>::PER_SM))
+template <int D, int WG, bool LOGITS>
+__global__ void __launch_bounds__(128 * WG + 128, (block_form<D, WG, LOGITS>::PER_SM))
     attention_block(const __grid_constant__ params p, const __grid_constant__ page_maps maps) {
-    run_block<block_form<D, WG>, tile_copier<block_form<D, WG>>>(p, &maps);
+    run_block<block_form<D, WG, LOGITS>, tile_copier<block_form<D, WG, LOGITS>>>(p, &maps);
 }
 
-template <int D, int WG> instance make_block() {
-    using C = block_form<D, WG>;
+template <int D, int WG, bool LOGITS> instance make_block() {
+    using C = block_form<D, WG, LOGITS>;
     static_assert(C::PER_SM * (C::SMEM + 1024) <= SM_SHARED, "fewer CTAs a multiprocessor than planned");
     static_assert(registers_suffice<C>(), "the multipliers would wait for registers for ever");
-    return { (const void *)attention_block<D, WG>, C::SMEM, C::RB, C::PER_SM, 128 * WG + 128, true };
+    return { (const void *)attention_block<D, WG, LOGITS>, C::SMEM, C::RB, C::PER_SM, 128 * WG + 128, true };
 }
 
 } /* namespace attn */

@@ -45,13 +45,15 @@ constexpr code value_code(int storage) { return storage == KVD_STORAGE_K8V4 ? CO
 constexpr int row_bytes(code c, int d) { return c == CODE_BF16 ? 2 * d : c == CODE_FP4 ? d / 2 : d; }
 
 constexpr int scale_bytes(code c, int d) {
-    return c == CODE_INT8 ? d / 64 * 2 : c == CODE_FP8 ? 2 : c == CODE_FP4 ? d / 16 : 0;
+    return c == CODE_INT8 ? (d + 63) / 64 * 2 : c == CODE_FP8 ? 2 : c == CODE_FP4 ? d / 16 : 0;
 }
 
 constexpr int max_of(int a, int b) { return a > b ? a : b; }
 
 /* The FP16 form of NVFP4 carries 2^-FP4_SHIFT. */
 constexpr int FP4_SHIFT = 14;
+
+constexpr float HALF_BASE = 6.0f; /* log2 of P in FP16 where a score is the maximum in use */
 
 constexpr float NO_SCORE = -1e30f; /* start of a running maximum: finite, so that differences stay defined */
 

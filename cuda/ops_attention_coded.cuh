@@ -21,23 +21,25 @@
 
 namespace attn {
 
-template <int S, int WG_> struct coded_form {
+template <int S, int WG_, bool LOGITS_> struct coded_form {
+    static constexpr bool LOGITS = LOGITS_;
     static constexpr int D = 256, WG = WG_, FETCHERS = WG == 1 ? 2 : 1; /* warpgroups that copy and decode */
     using codes = attn::codes<S, D>;
     static constexpr int TK = KVD_PAGE_TOKENS, PAGES = 1;
     static constexpr bool CODED = true, TURNS = WG == 2;
-    static constexpr float FIRST = 6.0f;
+    static constexpr float FIRST = HALF_BASE;
     static constexpr int RB = 64 * WG, WARPS = 4 * (WG + FETCHERS), MULTIPLIERS = 128 * WG, PER_SM = 1;
     static constexpr int Q_STEPS = 0, MORE = WG == 2 ? 224 : 240, FEWER = WG == 2 ? 56 : 128;
     static constexpr int SLOT = TK * D * 2, Q_BYTES = 64 * D * 2;
     static constexpr int STORED = TK * max_of(codes::K_ROW + codes::K_SCALE, codes::V_ROW + codes::V_SCALE);
     static constexpr int NS = WG == 2 && S == KVD_STORAGE_NVFP4 ? 4 : 3;
-    static constexpr int CONTROL = (MAX_ENTRIES + 1) * 4 + 8 * 16 + 8 * 8 + 8 * 4;
+    static constexpr int FROM_BYTES = LOGITS ? RB * 4 : 0;
+    static constexpr int CONTROL = (MAX_ENTRIES + 1) * 4 + 8 * 16 + 8 * 8 + 8 * 4 + FROM_BYTES;
     static constexpr int FIT = (227 * 1024 - WG * Q_BYTES - NS * SLOT - CONTROL) / STORED;
     static constexpr int NC = FIT > 8 ? 8 : FIT;
     static constexpr int Q_AT = NS * SLOT, STORED_AT = Q_AT + WG * Q_BYTES, BARRIERS_AT = STORED_AT + NC * STORED;
     static constexpr int ARRIVED_AT = BARRIERS_AT + 8 * 16, UNITS_AT = ARRIVED_AT + 8 * 8, LINE_AT = UNITS_AT + 8 * 4;
-    static constexpr int SMEM = LINE_AT + (MAX_ENTRIES + 1) * 4;
+    static constexpr int FROM_AT = LINE_AT + (MAX_ENTRIES + 1) * 4, SMEM = FROM_AT + FROM_BYTES;
     static_assert(NC >= 2, "one item being decoded, one in flight");
 };
 
@@ -244,17 +246,17 @@ template <class C> struct page_decoder {
     }
 };
 
-template <int S, int WG>
-__global__ void __launch_bounds__(32 * (coded_form<S, WG>::WARPS), 1)
+template <int S, int WG, bool LOGITS>
+__global__ void __launch_bounds__(32 * (coded_form<S, WG, LOGITS>::WARPS), 1)
     attention_coded(const __grid_constant__ params p) {
-    run_block<coded_form<S, WG>, page_decoder<coded_form<S, WG>>>(p, nullptr);
+    run_block<coded_form<S, WG, LOGITS>, page_decoder<coded_form<S, WG, LOGITS>>>(p, nullptr);
 }
 
-template <int S, int WG> instance make_coded() {
-    using C = coded_form<S, WG>;
+template <int S, int WG, bool LOGITS> instance make_coded() {
+    using C = coded_form<S, WG, LOGITS>;
     static_assert(C::SMEM + 1024 <= SM_SHARED, "more shared memory than a multiprocessor has");
     static_assert(registers_suffice<C>(), "the multipliers would wait for registers for ever");
-    return { (const void *)attention_coded<S, WG>, C::SMEM, C::RB, C::PER_SM, 32 * C::WARPS, false };
+    return { (const void *)attention_coded<S, WG, LOGITS>, C::SMEM, C::RB, C::PER_SM, 32 * C::WARPS, false };
 }
 
 } /* namespace attn */

@@ -12,8 +12,7 @@
 
 namespace attn {
 
-/* P may exceed one by 2^LAZY before the running maximum is brought up to date; FP16 P starts at 2^HALF_BASE. */
-constexpr float LAZY = 8.0f, HALF_BASE = 6.0f;
+constexpr float LAZY = 8.0f; /* P may exceed one by 2^LAZY before the running maximum is brought up to date */
 
 template <int S, int D, int TK, int NQ> struct columns_tile {
     using C = codes<S, D>;
@@ -384,7 +383,6 @@ template <class C> struct columns8 {
     typename T::output o;
     static constexpr int NQ = C::RB / 8;
     float m[NQ][2], l[NQ][2], factor[NQ][2];
-    int limit[NQ][2];
 
     __device__ __forceinline__ void start_share(const control<C> &ctl, int t) {
 #pragma unroll
@@ -397,28 +395,47 @@ template <class C> struct columns8 {
             for (int e = 0; e < 2; e++) {
                 m[n][e] = NO_SCORE, l[n][e] = 0.0f;
                 factor[n][e] = ctl.factor[n * 8 + 2 * t + e];
-                limit[n][e] = ctl.limit[n * 8 + 2 * t + e];
             }
+    }
+
+    /* To log2 units, and softly capped. */
+    __device__ __forceinline__ void scale_scores(const params &p, typename T::score &s) const {
+#pragma unroll
+        for (int k = 0; k < T::KM; k++)
+#pragma unroll
+            for (int n = 0; n < NQ; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) s[k][n][i] *= factor[n][i & 1];
+        if (p.cap == 0.0f) return;
+#pragma unroll
+        for (int k = 0; k < T::KM; k++)
+#pragma unroll
+            for (int n = 0; n < NQ; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) s[k][n][i] = cap_softly(p, s[k][n][i]);
     }
 
     /* Turns scores into probabilities relative to the maximum in use. That one follows the true maximum only when it
      * fell behind by more than LAZY: exact in the end, since sums and outputs share it, and mostly a vote instead of
      * shuffles. */
-    __device__ __forceinline__ void softmax(typename T::score &s, int key0, bool mask, int g) {
+    __device__ __forceinline__ void softmax(const params &p, const control<C> &ctl, typename T::score &s, int key0,
+                                            bool mask, int g, int t) {
         float most[NQ][2];
         bool behind = false;
+        scale_scores(p, s);
 #pragma unroll
         for (int n = 0; n < NQ; n++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
+                const int limit = mask ? ctl.limit[n * 8 + 2 * t + e] : 0;
+                const uint32_t span = mask ? (uint32_t)ctl.span[n * 8 + 2 * t + e] : 0;
                 most[n][e] = NO_SCORE;
 #pragma unroll
                 for (int k = 0; k < T::KM; k++)
 #pragma unroll
                     for (int h = 0; h < 2; h++) {
                         float &x = s[k][n][2 * h + e];
-                        x *= factor[n][e];
-                        if (mask && key0 + T::key_of(k, g, h) >= limit[n][e]) x = -INFINITY;
+                        if (mask && (uint32_t)(limit - 1 - key0 - T::key_of(k, g, h)) >= span) x = -INFINITY;
                         most[n][e] = fmaxf(most[n][e], x);
                     }
                 behind |= most[n][e] > m[n][e] + LAZY;
@@ -520,18 +537,17 @@ template <int S, int D, int NQ> struct columns_kernel {
         __syncthreads(); /* the segment before is stored */
         ring<C> ring(p, base + warp * C::NS * C::SLOT, lane);
         ring.start_share(s, warp);
-        if (threadIdx.x == 0) ctl.lowest = INT32_MAX;
+        if (threadIdx.x == 0) ctl.lowest = INT32_MAX, ctl.highest = 0;
         __syncthreads();
         load_queries<C, D>(p, s, (uint16_t *)(smem + C::Q_AT), ctl, warp, lane);
         __syncthreads();
         columns8<C> x;
         x.start_share(ctl, lane & 3);
-        const int lowest = ctl.lowest;
-        for (int tile = warp; tile < ring.n_tiles; tile += C::WARPS) {
+        for (int tile = ring.first_tile + warp; tile < ring.n_tiles; tile += C::WARPS) {
             typename T::score scores;
             T::multiply_scores(scores, base + C::Q_AT, ring.take(), lane);
             const int key0 = (int)s.first * KVD_PAGE_TOKENS + tile * C::TK;
-            x.softmax(scores, key0, key0 + C::TK > lowest, lane >> 2);
+            x.softmax(p, ctl, scores, key0, key0 + C::TK > ctl.lowest || key0 < ctl.highest, lane >> 2, lane & 3);
             const uint32_t v = ring.take();
             if (key0 + C::TK > (int)s.keys) ring.clear_values(v, (int)s.keys - key0);
             T::multiply_values(x.o, scores, v, lane);

@@ -12,6 +12,8 @@
  * and the combine kernel merges them. A share has at most two partial pairs, its first (begun by another share) and its
  * last.
  *
+ * Windows. Pages wholly behind the windows of a row block are no units: the pages of an entry begin at its first key.
+ *
  * Pieces. One sequence of many columns (prefill) needs no line: its pairs are nearly alike. There CTA = piece of a
  * pair, in equal pieces of its pages, the longest pairs first: CTAs that run together are then at the same pages, which
  * they find in the L2. With one piece a pair there is nothing to merge.
@@ -21,6 +23,7 @@
 
 #include <stdint.h>
 
+#include "ops_ptx.cuh"
 #include "paged_view.h"
 
 namespace attn {
@@ -50,10 +53,14 @@ struct params {
     uint32_t shares; /* CTAs of the attention kernel */
     uint32_t pieces; /* of a pair, where the line is not cut */
     float scale_log2;
-    uint32_t *line;     /* workspace: [entries + 1] units before each entry, for the combine kernel */
-    uint32_t rows_kept; /* rows of a partial result: those of a block that exist */
-    float *partial;     /* workspace: [2 * shares][rows_kept][D], not yet divided by the sum */
-    float *stats;       /* workspace: [2 * shares][rows_kept][2] maximum (log2) and sum */
+    int32_t window; /* keys that a query sees at most; 0: all */
+    uint32_t aligned;
+    const float *sinks;  /* or NULL */
+    float cap, cap_rate; /* soft cap in log2 units, and 2 / cap; 0: none */
+    uint32_t *line;      /* workspace: [entries + 1] units before each entry, for the combine kernel */
+    uint32_t rows_kept;  /* rows of a partial result: those of a block that exist */
+    float *partial;      /* workspace: [2 * shares][rows_kept][D], not yet divided by the sum */
+    float *stats;        /* workspace: [2 * shares][rows_kept][2] maximum (log2) and sum */
 };
 
 /* Share i of n has the units [begin(i), begin(i + 1)) of `total`. No share is empty unless all its units are spoken
@@ -106,6 +113,40 @@ __device__ __forceinline__ uint32_t keys_of(const params &p, uint32_t b, uint32_
 }
 
 __device__ __forceinline__ uint32_t pages_for(uint32_t keys) { return (keys + KVD_PAGE_MASK) >> KVD_PAGE_SHIFT; }
+
+/* First key that column w of sequence b sees. */
+__device__ __forceinline__ int first_key(const params &p, uint32_t b, uint32_t w) {
+    if (p.window == 0) return 0;
+    const int32_t at = p.positions[(uint64_t)b * p.w + w];
+    return p.aligned ? at - at % p.window : max(at - p.window + 1, 0);
+}
+
+/* First key that any row of a row block sees, which is its first row's; no more than `keys`. */
+__device__ __forceinline__ uint32_t first_key_of(const params &p, uint32_t b, uint32_t block, uint32_t rb,
+                                                 uint32_t keys) {
+    return keys == 0 ? 0 : min((uint32_t)max(first_key(p, b, block * rb / p.group), 0), keys - 1);
+}
+
+/* Pages that hold keys [from, keys). */
+__device__ __forceinline__ uint32_t pages_between(uint32_t from, uint32_t keys) {
+    return pages_for(keys) - (from >> KVD_PAGE_SHIFT);
+}
+
+/* The same for a row block. */
+__device__ __forceinline__ uint32_t pages_of(const params &p, uint32_t b, uint32_t block, uint32_t rb) {
+    const uint32_t keys = keys_of(p, b, block, rb);
+    return pages_between(first_key_of(p, b, block, rb, keys), keys);
+}
+
+/* Logit of the sink of a query head in log2 units; minus infinity where there is none. */
+__device__ __forceinline__ float sink_of(const params &p, uint32_t q_head) {
+    return p.sinks ? p.sinks[q_head] * 1.44269504088896341f : -INFINITY;
+}
+
+/* Soft cap of a score in log2 units: cap * tanh(x / cap), within 2^-21 of the cap. */
+__device__ __forceinline__ float cap_softly(const params &p, float x) {
+    return p.cap - __fdividef(2.0f * p.cap, 1.0f + ptx::exp2(x * p.cap_rate));
+}
 
 } /* namespace attn */
 

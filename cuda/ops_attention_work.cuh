@@ -18,20 +18,21 @@ namespace attn {
 
 /* Small shared state of a CTA. */
 template <class C> struct control {
-    uint32_t line[MAX_ENTRIES + 1];               /* units before each entry */
-    uint32_t row[MAX_ROWS];                       /* table rows of the first sequences */
-    int limit[C::RB];                             /* keys that a row sees */
-    int lowest;                                   /* smallest of them: tiles below need no mask */
-    float factor[C::RB];                          /* of a raw score to log2 units */
+    uint32_t line[MAX_ENTRIES + 1]; /* units before each entry */
+    uint32_t row[MAX_ROWS];         /* table rows of the first sequences */
+    int limit[C::RB];               /* keys that a row sees */
+    int span[C::RB];                /* of those, the last so many */
+    int lowest, highest;            /* smallest limit, and largest first key: tiles between need no mask */
+    float factor[C::RB];            /* of a raw score to log2 units */
     float m[C::WARPS][C::RB], l[C::WARPS][C::RB]; /* maximum and sum of each warp's share of the keys */
 };
 
 /* One segment: pages [first, end) of one pair. */
 struct key_segment {
     uint32_t b, block, head, first, end;
-    uint32_t keys; /* that the block sees in all */
-    bool whole;    /* all pages of the pair */
-    uint32_t to;   /* index of the partial result where not */
+    uint32_t from, keys; /* the block sees [from, keys) in all */
+    bool whole;          /* all pages of the pair */
+    uint32_t to;         /* index of the partial result where not */
     const int32_t *table;
 };
 
@@ -67,7 +68,7 @@ template <class C> struct ring {
     page_ids ids;
     uint32_t smem, head, first;
     int lane;
-    int tile, step, n_tiles;
+    int first_tile, tile, step, n_tiles; /* of the segment: those before first_tile are behind all windows */
     int issued, slot_in, slot_out;
     uint32_t page; /* of the K tile issued last, for its V tile */
     int row;
@@ -80,7 +81,8 @@ template <class C> struct ring {
         head = s.head, first = s.first;
         const uint32_t before = s.first * KVD_PAGE_TOKENS, keys = s.end * KVD_PAGE_TOKENS;
         n_tiles = (int)((s.keys < keys ? s.keys : keys) - before + C::TK - 1) / C::TK;
-        tile = warp, step = C::WARPS;
+        first_tile = s.from > before ? (int)(s.from - before) / C::TK : 0;
+        tile = first_tile + warp, step = C::WARPS;
         issued = slot_in = slot_out = 0;
         for (int i = 0; i < C::NS - 1; i++) issue();
     }
@@ -226,10 +228,12 @@ __device__ void load_queries(const params &p, const key_segment &s, uint16_t *q,
             }
         }
         if (lane == 0) {
-            const int limit = live ? key_limit(p, s.b, w, valid) : INT32_MAX;
+            const int limit = live ? key_limit(p, s.b, w, valid) : INT32_MAX, from = live ? first_key(p, s.b, w) : 0;
             ctl.limit[i] = limit;
+            ctl.span[i] = limit - from;
             ctl.factor[i] = factor;
             atomicMin(&ctl.lowest, limit);
+            atomicMax(&ctl.highest, from);
         }
     }
 }
@@ -261,12 +265,14 @@ __device__ void store_rows(const params &p, const key_segment &s, const control<
         for (int k = 0; k < C::WARPS; k++) most = fmaxf(most, ctl.m[k][row]);
 #pragma unroll
         for (int k = 0; k < C::WARPS; k++) sum += ctl.l[k][row] * ptx::exp2(ctl.m[k][row] - most);
+        most -= C::codes::P_HALF ? HALF_BASE : 0.0f; /* of a weight of one */
         if (!s.whole) {
             *(float4 *)(p.partial + ((uint64_t)s.to * p.rows_kept + row) * D + d) = x;
             if (d == 0) *(float2 *)(p.stats + ((uint64_t)s.to * p.rows_kept + row) * 2) = make_float2(most, sum);
             continue;
         }
         const uint32_t r = s.block * C::RB + (uint32_t)row, w = r / p.group;
+        if (p.sinks) sum += ptx::exp2(sink_of(p, s.head * p.group + r % p.group) - most);
         const float f = (int)w < valid && sum > 0.0f ? 1.0f / sum : 0.0f;
         uint16_t *out =
             p.out + (((uint64_t)s.b * p.w + w) * p.heads * p.group + s.head * p.group + r % p.group) * D + d;
@@ -288,7 +294,7 @@ template <class C> __device__ __forceinline__ float merge_weight(const control<C
 /* Prefix sums of units over the entries, by the whole CTA. Returns T. Block 0 leaves them for the combine kernel. */
 template <class C> __device__ uint32_t build_line(const params &p, uint32_t *line) {
     for (uint32_t e = threadIdx.x; e < p.entries; e += C::WARPS * 32)
-        line[e + 1] = p.heads * pages_for(keys_of(p, e / p.n_blocks, e % p.n_blocks, C::RB));
+        line[e + 1] = p.heads * pages_of(p, e / p.n_blocks, e % p.n_blocks, C::RB);
     __syncthreads();
     if (threadIdx.x < 32) {
         uint32_t before = 0;
@@ -346,9 +352,10 @@ template <class C> __device__ bool find_piece(const params &p, key_segment *ret_
     const uint32_t e = p.entries - 1 - pair / p.heads; /* the longest first */
     key_segment s;
     s.b = e / p.n_blocks, s.block = e % p.n_blocks, s.head = pair % p.heads;
-    s.keys = keys_of(p, s.b, s.block, C::RB);
-    const uint32_t pages = pages_for(s.keys), pieces = pieces_of(pages, p.pieces);
-    s.first = share_begin(piece, pieces, pages), s.end = share_begin(piece + 1, pieces, pages);
+    s.keys = keys_of(p, s.b, s.block, C::RB), s.from = first_key_of(p, s.b, s.block, C::RB, s.keys);
+    const uint32_t pages = pages_between(s.from, s.keys), pieces = pieces_of(pages, p.pieces);
+    const uint32_t behind = s.from >> KVD_PAGE_SHIFT;
+    s.first = behind + share_begin(piece, pieces, pages), s.end = behind + share_begin(piece + 1, pieces, pages);
     s.whole = pieces == 1, s.to = (e * p.heads + s.head) * p.pieces + piece;
     *ret_segment = s;
     return piece < pieces;
@@ -360,10 +367,11 @@ __device__ __forceinline__ key_segment find_segment(const params &p, const uint3
     const uint32_t e = entry_of(line, p.entries, u), before = line[e], pages = (line[e + 1] - before) / p.heads;
     key_segment s;
     s.b = e / p.n_blocks, s.block = e % p.n_blocks;
-    s.head = (u - before) / pages, s.first = (u - before) % pages;
-    s.end = pages - s.first < end - u ? pages : s.first + (end - u);
-    s.keys = keys_of(p, s.b, s.block, C::RB);
-    s.whole = s.first == 0 && s.end == pages, s.to = partial_index(blockIdx.x, s.first > 0);
+    const uint32_t first = (u - before) % pages, last = pages - first < end - u ? pages : first + (end - u);
+    s.head = (u - before) / pages;
+    s.keys = keys_of(p, s.b, s.block, C::RB), s.from = first_key_of(p, s.b, s.block, C::RB, s.keys);
+    s.whole = first == 0 && last == pages, s.to = partial_index(blockIdx.x, first > 0);
+    s.first = (s.from >> KVD_PAGE_SHIFT) + first, s.end = (s.from >> KVD_PAGE_SHIFT) + last;
     return s;
 }
 
@@ -408,10 +416,10 @@ struct instance {
     bool maps;                       /* takes tensor maps of K and V as well */
 };
 
-/* rows: query rows of a sequence and kv head. A null kernel: no such instance. */
-instance find_bf16(uint32_t head_dim, uint64_t rows);
-instance find_byte(uint32_t storage, uint64_t rows); /* INT8, FP8 */
-instance find_fp4(uint32_t storage, uint64_t rows);  /* NVFP4, K8V4 */
+/* rows: query rows of a sequence and kv head; logits: with a window or a soft cap. A null kernel: no such instance. */
+instance find_bf16(uint32_t head_dim, uint64_t rows, bool logits);
+instance find_byte(uint32_t storage, uint64_t rows, bool logits); /* INT8, FP8 */
+instance find_fp4(uint32_t storage, uint64_t rows, bool logits);  /* NVFP4, K8V4 */
 
 } /* namespace attn */
 

@@ -6,7 +6,7 @@
  * working sets of several times the L2. Bytes of attention are the stored bytes of the keys read (codes and scales),
  * bytes of append those read and written. Prints "BENCH name value unit" lines.
  *
- * usage: bench_ops_cuda [NAME...]     only benches whose group (decode, verify, prefill, append) is named
+ * usage: bench_ops_cuda [NAME...]     only benches whose group (decode, verify, window, prefill, append) is named
  *        bench_ops_cuda --steady    decodes without end: what bench_moves runs beside moves
  * With KVD_BENCH_ONCE set every kernel is launched twice and no figure is meant: for profilers.
  */
@@ -206,6 +206,23 @@ struct bench_pool {
                 fprintf(stderr, "attention: %s\n", err), exit(2);
         });
     }
+    /* Windows that end at other places of the sequences each launch, so that none of them is in the L2. */
+    double window_us(uint32_t window) {
+        const uint32_t turns = std::min(64u, (s.context - window) / 193);
+        kvd_ops_attention op = queries(1);
+        std::vector<int32_t> at;
+        for (uint32_t i = 0; i < turns; i++) at.insert(at.end(), s.b, (int32_t)(s.context - 1 - 193 * i));
+        positions.put(at);
+        op.window = window;
+        workspace.alloc(kvd_ops_attention_workspace(&op, s.context));
+        char err[300];
+        uint32_t turn = 0;
+        return time_us([&](cudaStream_t stream) {
+            op.view = view(turn % copies), op.positions = positions.at + (size_t)(turn++ % turns) * s.b;
+            if (kvd_ops_attention_cuda(&op, s.context, workspace.at, workspace.n, stream, err, sizeof err) != 0)
+                fprintf(stderr, "attention: %s\n", err), exit(2);
+        });
+    }
     double stored_bytes() const { return (double)geom_page_bytes(&spec) / 64 * s.context * s.b; }
 };
 
@@ -260,6 +277,27 @@ static void verify() {
             line(name + ".us", eight, "us");
             line(name + ".of_decode", eight / one, "x");
         }
+}
+
+/* A window of 128 tokens at a long context, over a context of 128 tokens. */
+static void window() {
+    for (const shape &s :
+         { shape{ 32, 32, 8, 128, 32768 }, shape{ 32, 64, 8, 64, 32768 }, shape{ 8, 16, 2, 256, 32768 } }) {
+        shape small = s;
+        small.context = 128;
+        double us[2];
+        {
+            bench_pool pool(small, KVD_STORAGE_BF16, GEOM_DENSE, true);
+            us[0] = pool.attention_us(1);
+        }
+        {
+            bench_pool pool(s, KVD_STORAGE_BF16, GEOM_DENSE, true);
+            us[1] = pool.window_us(128);
+        }
+        line("window128.bf16." + small.name() + ".us", us[0], "us");
+        line("window128.bf16." + s.name() + ".us", us[1], "us");
+        line("window128.bf16." + s.name() + ".of_short", us[1] / us[0], "x");
+    }
 }
 
 static void prefill_one(bench_pool &pool, uint32_t w) {
@@ -394,6 +432,7 @@ int main(int argc, char **argv) {
     if (selected("append")) append();
     if (selected("decode")) decode();
     if (selected("verify")) verify();
+    if (selected("window")) window();
     if (selected("prefill")) prefill();
     return 0;
 }

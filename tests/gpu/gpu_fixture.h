@@ -71,15 +71,19 @@ template <typename T> struct device_array {
 };
 
 static inline geom_pool_spec pool_spec(int storage, geom_order order, geom_arrangement arrangement, uint32_t layers,
-                                       uint32_t heads, uint32_t head_dim) {
+                                       uint32_t heads, uint32_t head_dim, uint32_t v_head_dim = 0) {
     geom_pool_spec spec = {};
-    spec.storage = (enum kvd_storage)storage;
-    spec.order = order;
     spec.arrangement = arrangement;
     spec.n_layers = layers;
-    spec.n_kv_heads = heads;
-    spec.head_dim = head_dim;
     spec.n_ranks = 1;
+    spec.n_groups = 1;
+    spec.group[0].format = KVD_FORMAT_KV;
+    spec.group[0].storage = (enum kvd_storage)storage;
+    spec.group[0].order = order;
+    spec.group[0].n_layers = layers;
+    spec.group[0].n_kv_heads = heads;
+    spec.group[0].head_dim = head_dim;
+    spec.group[0].v_head_dim = v_head_dim;
     return spec;
 }
 

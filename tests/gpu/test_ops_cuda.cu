@@ -104,6 +104,7 @@ struct append_case {
     geom_arrangement arrangement;
     uint32_t heads, d, w, b;
     bool ragged;
+    uint32_t dv = 0; /* of V, if it is not d */
 };
 
 static void run_append(const append_case &c) {
@@ -111,10 +112,11 @@ static void run_append(const append_case &c) {
     snprintf(name, sizeof name, "append/%s/%s/%s/h%u-d%u-w%u-b%u%s", storage_names[c.storage],
              c.order == GEOM_PAGE_MAJOR ? "page" : "head", c.arrangement == GEOM_DENSE ? "dense" : "record", c.heads,
              c.d, c.w, c.b, c.ragged ? "-ragged" : "");
+    if (c.dv != 0) snprintf(name + strlen(name), sizeof name - strlen(name), "-dv%u", c.dv);
     if (!selected(name)) return;
     rng r = { seed ^ (c.w * 131 + c.b * 7 + c.d) };
     const uint32_t logical = c.w / 64 + 4, rows = c.b + 2, pages = logical * c.b + 5;
-    world x(pool_spec(c.storage, c.order, c.arrangement, 2, c.heads, c.d), pages, logical, rows, 0xA5);
+    world x(pool_spec(c.storage, c.order, c.arrangement, 2, c.heads, c.d, c.dv), pages, logical, rows, 0xA5);
     std::vector<int32_t> free_ids = shuffled(pages, r), positions(c.w * c.b), valid(c.b), table_rows(c.b);
     static const int32_t starts[] = { 0, 1, 31, 32, 63, 64, 65, 127, 128 };
     for (uint32_t b = 0; b < c.b; b++) {
@@ -126,7 +128,7 @@ static void run_append(const append_case &c) {
     }
     x.upload();
     const std::vector<uint16_t> k = append_input((size_t)c.w * c.b * c.heads, c.d, r);
-    const std::vector<uint16_t> v = append_input((size_t)c.w * c.b * c.heads, c.d, r);
+    const std::vector<uint16_t> v = append_input((size_t)c.w * c.b * c.heads, c.dv ? c.dv : c.d, r);
     device_array<uint16_t> dk, dv;
     device_array<int32_t> dp, dl, dr;
     dk.put(k), dv.put(v), dp.put(positions), dl.put(valid), dr.put(table_rows);
@@ -154,6 +156,15 @@ static void append_cases() {
             run_append({ s, GEOM_PAGE_MAJOR, (geom_arrangement)a, 1, 256, 129, 1, false });
             if (!small_sizes) run_append({ s, GEOM_PAGE_MAJOR, (geom_arrangement)a, 4, 256, 1000, 1, true });
         }
+    for (int s = KVD_STORAGE_INT8; s < KVD_N_STORAGE; s++) {
+        for (uint32_t d : { 64u, 96u, 128u, 192u }) {
+            run_append({ s, GEOM_HEAD_MAJOR, GEOM_RECORD, 3, d, 1, 3, false });
+            run_append({ s, GEOM_PAGE_MAJOR, GEOM_DENSE, 5, d, 130, 1, true });
+        }
+        run_append({ s, GEOM_PAGE_MAJOR, GEOM_RECORD, 3, 192, 16, 3, true, 128 });
+        run_append({ s, GEOM_PAGE_MAJOR, GEOM_DENSE, 3, 64, 16, 3, true, 256 });
+    }
+    run_append({ KVD_STORAGE_BF16, GEOM_PAGE_MAJOR, GEOM_RECORD, 3, 192, 16, 3, true, 128 });
     for (uint32_t d : { 64u, 128u, 256u, 72u, 20u }) {
         run_append({ KVD_STORAGE_BF16, GEOM_HEAD_MAJOR, GEOM_DENSE, 8, d, 7, 4, true });
         run_append({ KVD_STORAGE_BF16, GEOM_HEAD_MAJOR, GEOM_RECORD, 8, d, 5, 2, false });
@@ -201,6 +212,12 @@ struct attention_case {
     geom_arrangement arrangement;
     bool causal;
     bool rising = false; /* values grow from page to page, keys shrink: scales of all sizes in one sequence */
+    uint32_t window = 0;
+    bool aligned = false, sinks = false;
+    float soft_cap = 0;
+    uint32_t dv = 0; /* of V, if it is not d */
+
+    uint32_t v_dim() const { return dv ? dv : d; }
 };
 
 /* All inputs of a case, on both sides. */
@@ -209,6 +226,8 @@ struct attention_run {
     world x;
     std::vector<int32_t> positions, valid, rows, context;
     std::vector<uint16_t> q, out;
+    std::vector<float> sinks; /* one that takes most weight, one that takes next to none, others between */
+    device_array<float> dsinks;
     device_array<int32_t> dp, dv, dr, dc;
     device_array<uint16_t> dq, dout;
     device_array<uint8_t> workspace;
@@ -217,7 +236,7 @@ struct attention_run {
     static constexpr size_t GUARD = 64; /* elements around out */
 
     attention_run(const attention_case &cc, uint32_t logical, rng &r)
-        : c(cc), x(pool_spec(cc.storage, cc.order, cc.arrangement, 2, cc.heads, cc.d),
+        : c(cc), x(pool_spec(cc.storage, cc.order, cc.arrangement, 2, cc.heads, cc.d, cc.dv),
                    logical * (uint32_t)cc.context.size() + 3, logical, (uint32_t)cc.context.size() + 3, 0xFF),
           b((uint32_t)cc.context.size()), most(0) {
         fill(r);
@@ -237,7 +256,10 @@ struct attention_run {
         write_pages(r);
         q.resize((size_t)c.d * c.q_heads * c.w * b);
         for (uint16_t &e : q) e = ops_f32_to_bf16(r.uniform(c.peak));
-        out.assign(q.size(), 0x7fc1);
+        sinks.clear();
+        for (uint32_t h = 0; c.sinks && h < c.q_heads; h++)
+            sinks.push_back(h % 4 == 1 ? 12.0f : h % 4 == 2 ? -200.0f : r.uniform(6.0f));
+        out.assign((size_t)c.v_dim() * c.q_heads * c.w * b, 0x7fc1);
         upload();
     }
     /* Keys within +-0.25, values within +-1, up to the last valid column; what lies after stays NaN or garbage. */
@@ -245,10 +267,13 @@ struct attention_run {
         std::fill(x.host.begin(), x.host.end(), 0xFF);
         for (uint32_t i = 0; i < b; i++) {
             const uint32_t n = c.context[i] + (uint32_t)valid[i];
-            std::vector<uint16_t> k((size_t)n * c.heads * c.d), v(k.size());
+            std::vector<uint16_t> k((size_t)n * c.heads * c.d), v((size_t)n * c.heads * c.v_dim());
             for (size_t e = 0; e < k.size(); e++) {
                 const int page = c.rising ? (int)(e / c.d / c.heads / 64) : 0;
                 k[e] = ops_f32_to_bf16(r.uniform(ldexpf(0.25f, -(page % 5))));
+            }
+            for (size_t e = 0; e < v.size(); e++) {
+                const int page = c.rising ? (int)(e / c.v_dim() / c.heads / 64) : 0;
                 v[e] = ops_f32_to_bf16(r.uniform(ldexpf(1.0f, c.rising ? 2 * (page % 12) - 14 : 0)));
             }
             std::vector<int32_t> at(n);
@@ -263,8 +288,19 @@ struct attention_run {
             }
         }
     }
+    /* Blocks that are wholly behind the windows of a sequence leave its row. */
+    void forget_passed() {
+        for (uint32_t i = 0; c.window && i < b; i++) {
+            const uint32_t at = c.context[i], first = c.aligned           ? at - at % c.window
+                                                      : at + 1 > c.window ? at + 1 - c.window
+                                                                          : 0;
+            std::fill_n(x.tables.begin() + (size_t)rows[i] * x.n_logical, first / 64, -1);
+        }
+    }
     void upload() {
+        forget_passed();
         x.upload();
+        dsinks.put(sinks);
         dp.put(positions), dv.put(valid), dr.put(rows), dc.put(context), dq.put(q);
         std::vector<uint16_t> guarded(out.size() + 2 * GUARD, 0x7fc1);
         dout.put(guarded);
@@ -277,6 +313,8 @@ struct attention_run {
         o.valid = c.valid.empty() ? nullptr : on_device ? dv.at : valid.data();
         o.table_rows = on_device ? dr.at : rows.data(), o.context = on_device ? dc.at : context.data();
         o.n_q_heads = c.q_heads, o.w = c.w, o.b = b, o.causal = c.causal, o.scale = 1.0f / sqrtf((float)c.d);
+        o.window = c.window, o.aligned = c.aligned, o.soft_cap = c.soft_cap;
+        o.sinks = !c.sinks ? nullptr : on_device ? dsinks.at : sinks.data();
         return o;
     }
     bool launch(cudaStream_t stream, std::string &note, uint32_t envelope) {
@@ -314,13 +352,13 @@ static bool oracle(attention_run &a, std::string &note) {
     const auto work = [&] {
         for (size_t i; (i = next++) < pieces.size();) {
             const piece x = pieces[i];
-            const size_t at = ((size_t)x.b * a.c.w + x.w) * a.c.d * a.c.q_heads;
+            const size_t at = ((size_t)x.b * a.c.w + x.w) * a.c.q_heads;
             const int32_t left = a.valid[x.b] - (int32_t)x.w, valid = left < 0              ? 0
                                                                       : left > (int32_t)x.n ? (int32_t)x.n
                                                                                             : left;
             const int32_t context = a.context[x.b] + a.valid[x.b] - valid; /* draft: all see [0, context + valid) */
             kvd_ops_attention o = a.op(false);
-            o.q += at, o.out += at, o.positions += (size_t)x.b * a.c.w + x.w, o.table_rows += x.b;
+            o.q += at * a.c.d, o.out += at * a.c.v_dim(), o.positions += (size_t)x.b * a.c.w + x.w, o.table_rows += x.b;
             o.valid = &valid, o.context = &context, o.w = x.n, o.b = 1;
             char err[300] = "";
             if (kvd_ops_attention_oracle(&o, err, sizeof err) != 0 && ok.exchange(false))
@@ -338,7 +376,7 @@ static bool oracle(attention_run &a, std::string &note) {
  */
 static double distance(const std::vector<uint16_t> &got, const std::vector<uint16_t> &want, const attention_run &a) {
     double num = 0, den = 0;
-    const size_t column = (size_t)a.c.d * a.c.q_heads;
+    const size_t column = (size_t)a.c.v_dim() * a.c.q_heads;
     for (size_t i = 0; i < got.size(); i++) {
         const size_t b = i / column / a.c.w, w = i / column % a.c.w;
         if ((int32_t)w >= a.valid[b]) {
@@ -360,7 +398,12 @@ static std::string attention_name(const attention_case &c, const char *what) {
              c.causal ? "" : "/draft", c.q_heads, c.heads, c.d, c.w, c.context.size(), most,
              c.arrangement == GEOM_RECORD ? "-record" : "", c.valid.empty() ? "" : "-ragged", c.rising ? "-rising" : "",
              c.peak);
-    return name;
+    std::string logits;
+    if (c.window) logits += (c.aligned ? "-chunk" : "-window") + std::to_string(c.window);
+    if (c.dv) logits += "-dv" + std::to_string(c.dv);
+    if (c.sinks) logits += "-sinks";
+    if (c.soft_cap > 0) logits += "-cap";
+    return name + logits;
 }
 
 static uint32_t logical_of(const attention_case &c) {
@@ -477,10 +520,55 @@ static void attention_profile_cases(int s, uint32_t d) {
     one(24, 4, 65, { 900 }, {}, 2, GEOM_DENSE);
 }
 
+/* Windows (also aligned ones), sinks and soft caps, alone and together; what lies behind a window is not mapped. */
+static void attention_logit_cases(int s, uint32_t d) {
+    const auto one = [&](uint32_t q, uint32_t h, uint32_t w, std::vector<uint32_t> context, std::vector<int32_t> valid,
+                         uint32_t window, bool aligned, bool sinks, float soft_cap) {
+        run_attention({ s, q, h, d, w, context, valid, 8, GEOM_PAGE_MAJOR, GEOM_RECORD, true, false, window, aligned,
+                        sinks, soft_cap });
+    };
+    one(16, 2, 1, { 17, 63, 64, 200, 1000 }, {}, 128, false, false, 0);
+    one(8, 1, 1, { 700, 0, 64 }, { 1, 1, 0 }, 1, false, true, 0);         /* itself alone, and a sink */
+    one(16, 2, 1, { 127, 128, 129, 700 }, {}, 128, true, true, 1);        /* chunks: their ends */
+    one(16, 1, 6, { 6, 61, 700 }, { 6, 0, 3 }, 65, false, false, 2);      /* verify, 96 rows */
+    one(10, 2, 2, { 63, 320 }, { 2, 1 }, 100000, false, true, 0);         /* a window that nothing leaves */
+    one(8, 4, 16, { 1000, 128, 64 }, { 16, 1, 9 }, 70, true, true, 0.5f); /* 32 rows over the end of a chunk */
+    one(16, 2, 7, { 700, 300 }, { 7, 5 }, 0, false, true, 3);
+    if (small_sizes) return;
+    one(8, 2, 1, { 5000 }, {}, 0, false, true, 3);    /* cut into many shares: a sink counts once */
+    one(8, 2, 1, { 5000 }, {}, 3000, false, true, 0); /* the same behind a window */
+    one(16, 2, 24, { 9000 }, { 21 }, 4000, true, true, 2);
+    one(4, 2, 300, { 1000 }, { 250 }, 100, false, true, 2); /* prefill chunks, long and short windows */
+    one(4, 1, 1500, { 0 }, {}, 333, false, false, 0);
+    one(16, 2, 200, { 700 }, {}, 256, true, true, 0);
+}
+
+/* Shapes that only the plain form has. */
+static void attention_plain_cases(int s, uint32_t d, uint32_t dv) {
+    const auto one = [&](uint32_t q, uint32_t h, uint32_t w, std::vector<uint32_t> context, std::vector<int32_t> valid,
+                         uint32_t window, bool sinks, float soft_cap, bool causal) {
+        run_attention({ s, q, h, d, w, context, valid, 4, GEOM_PAGE_MAJOR, GEOM_RECORD, causal, false, window, false,
+                        sinks, soft_cap, dv });
+    };
+    one(8, 2, 1, { 0, 17, 63, 64, 200 }, {}, 0, false, 0, true);
+    one(6, 2, 7, { 65, 17, 300 }, { 7, 0, 3 }, 0, true, 2, true);
+    one(16, 2, 3, { 300, 129 }, { 3, 2 }, 70, true, 0, true);
+    one(4, 4, 9, { 130, 5 }, { 9, 1 }, 0, false, 0, false);
+    if (!small_sizes) one(4, 2, 130, { 500 }, { 121 }, 0, false, 0, true);
+}
+
 static void attention_cases() {
     attention_profile_cases(KVD_STORAGE_BF16, 128);
     for (int s = 0; s < KVD_N_STORAGE; s++) attention_profile_cases(s, 256);
     attention_profile_cases(KVD_STORAGE_BF16, 64);
+    for (const uint32_t d : { 64u, 128u, 256u }) attention_logit_cases(KVD_STORAGE_BF16, d);
+    for (int s = KVD_STORAGE_INT8; s < KVD_N_STORAGE; s++) attention_logit_cases(s, 256);
+    for (int s = 0; s < KVD_N_STORAGE; s++) {
+        attention_plain_cases(s, 96, 0);
+        attention_plain_cases(s, 192, 128);
+    }
+    attention_plain_cases(KVD_STORAGE_BF16, 576, 512);
+    attention_plain_cases(KVD_STORAGE_BF16, 20, 0);
     /* Draft context: not causal, head-major pages. */
     for (int a = 0; a < 2; a++) {
         run_attention({ KVD_STORAGE_BF16,
@@ -513,6 +601,23 @@ static void attention_cases() {
               { 10, 700 }, { 1, 0 });
     run_graph({ KVD_STORAGE_NVFP4, 16, 2, 256, 8, { 300, 70 }, { 8, 3 }, 4, GEOM_PAGE_MAJOR, GEOM_RECORD, true },
               { 0, 520 }, { 2, 8 });
+    run_graph({ KVD_STORAGE_BF16,
+                16,
+                2,
+                64,
+                1,
+                { 3000, 70 },
+                { 1, 1 },
+                4,
+                GEOM_PAGE_MAJOR,
+                GEOM_DENSE,
+                true,
+                false,
+                128,
+                false,
+                true,
+                2 },
+              { 10, 700 }, { 1, 1 });
     run_graph({ KVD_STORAGE_BF16, 8, 2, 128, 100, { 300 }, { 100 }, 4, GEOM_PAGE_MAJOR, GEOM_DENSE, true }, { 40 },
               { 77 });
 }
