@@ -10,7 +10,7 @@ set -eu
 need="build-essential cmake ninja-build pkg-config libnng-dev libprotobuf-c-dev protobuf-c-compiler
 libsodium-dev libxxhash-dev libcjson-dev libmicrohttpd-dev libhiredis-dev libcunit1-dev scdoc"
 packages="debhelper"
-tests="redis-server clang libclang-rt-14-dev systemd systemd-container prometheus lintian zsh python3-numpy python3-protobuf python3-pip python3-wheel mypy
+tests="redis-server stunnel4 clang libclang-rt-14-dev systemd systemd-container prometheus lintian zsh python3-numpy python3-protobuf python3-pip python3-wheel mypy
 python3 universal-ctags clang-format
 chromium-headless-shell" # the least of Debian's Chromium: 98 MB to fetch, 306 MB installed, a quarter less than chromium
 check=no

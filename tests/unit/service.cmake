@@ -10,6 +10,7 @@ if(TARGET kvd_service)
   target_compile_definitions(test_cold_value PRIVATE PROTOCOL_MD="${CMAKE_SOURCE_DIR}/proto/PROTOCOL.md")
   kvd_test(test_cold_engine ${CMAKE_CURRENT_SOURCE_DIR}/test_cold_engine.c ${CMAKE_SOURCE_DIR}/tests/support/redis.c
            LIBS kvd_service kvt PkgConfig::HIREDIS Threads::Threads)
+  target_compile_definitions(test_cold_engine PRIVATE OPERATING_MD="${CMAKE_SOURCE_DIR}/deploy/OPERATING.md")
   kvd_test(test_service_cold ${CMAKE_CURRENT_SOURCE_DIR}/test_service_cold.c ${CMAKE_SOURCE_DIR}/tests/support/redis.c
            LIBS service_fixture PkgConfig::HIREDIS PkgConfig::SODIUM Threads::Threads)
   target_compile_definitions(test_service_config PRIVATE KVD_CONF="${CMAKE_SOURCE_DIR}/deploy/kvd.conf")

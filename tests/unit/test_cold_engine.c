@@ -3,12 +3,15 @@
  * The client of the cold tier's engine: against a real redis-server, against a cluster of three, and against a server
  * that answers nonsense. COLD-2, COLD-5.
  */
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -230,6 +233,18 @@ static uint32_t count_outcome(const struct cold_op *ops, enum cold_outcome outco
     return n;
 }
 
+static bool all_is_served(void *unused) {
+    (void)unused;
+    struct cold_op *ops = calloc(MANY, sizeof *ops);
+    uint8_t(*value)[64] = calloc(MANY, sizeof *value);
+    fill_many(ops, value, COLD_TOUCH);
+    cold_engine_run(engine, ops, MANY);
+    uint32_t n = count_outcome(ops, COLD_DONE) + count_outcome(ops, COLD_ABSENT);
+    free(ops);
+    free(value);
+    return n == MANY;
+}
+
 /* Writes many, and reads each again as itself. */
 static void check_many(void) {
     struct cold_op *ops = calloc(MANY, sizeof *ops);
@@ -346,6 +361,66 @@ static void cold_5_full(void) {
     redis_free(&server);
 }
 
+static void must_be_ok(redisReply *reply) {
+    if (!KVT_TRUE(reply && reply->type == REDIS_REPLY_STATUS)) printf("    %s\n", reply ? reply->str : "no answer");
+    if (reply) freeReplyObject(reply);
+}
+
+/* Whatever the engine evicts: a write is taken, and what is read is what was written, or nothing. A policy that evicts
+ * only what has a time to live finds none without one, and then the engine is full. */
+static void check_evictions(const struct redis *server, const char *policy, uint64_t ttl_ms) {
+    static uint8_t value[64 << 10], into[64 << 10];
+    uint32_t done = 0, there = 0, wrong = 0;
+    bool evicts = strncmp(policy, "allkeys", 7) == 0 || (strncmp(policy, "volatile", 8) == 0 && ttl_ms);
+    uint64_t trips = state_of().trips;
+    must_be_ok(redis_ask(server, "CONFIG SET maxmemory-policy %s", policy));
+    for (uint32_t i = 0; i < 200; i++) {
+        struct cold_op op = make_op(COLD_SET, "");
+        snprintf(op.key, sizeof op.key, "k%u", i);
+        memset(value, (int)i, sizeof value);
+        op.head = op.value = value;
+        op.value_bytes = sizeof value;
+        op.ttl_ms = ttl_ms;
+        done += run_one(&op) == COLD_DONE;
+    }
+    KVT_TRUE(redis_until(is_closed, NULL));
+    for (uint32_t i = 0; i < 200; i++) {
+        struct cold_op op = make_op(COLD_GET, "");
+        snprintf(op.key, sizeof op.key, "k%u", i);
+        op.into = into;
+        op.into_bytes = sizeof into;
+        memset(value, (int)i, sizeof value);
+        enum cold_outcome outcome = run_one(&op);
+        there += outcome == COLD_DONE;
+        wrong += outcome == COLD_DONE ? memcmp(value, into, sizeof into) != 0 : outcome != COLD_ABSENT;
+    }
+    KVT_EQ(wrong, 0);
+    KVT_TRUE(there > 0 && there < 200);
+    KVT_TRUE(evicts ? done == 200 && state_of().trips == trips : done < 200 && state_of().trips > trips);
+    KVT_TRUE(evicts || strstr(state_of().why, "OOM") != NULL);
+}
+
+static void cold_5_evictions(void) {
+    static const char *const options[] = { "--maxmemory", "6mb", NULL };
+    static const struct {
+        const char *policy;
+        uint64_t ttl_ms;
+    } all[] = { { "noeviction", 3600000 },   { "allkeys-lru", 0 },           { "allkeys-lfu", 0 },
+                { "allkeys-random", 0 },     { "volatile-lru", 3600000 },    { "volatile-lfu", 3600000 },
+                { "volatile-ttl", 3600000 }, { "volatile-random", 3600000 }, { "volatile-lru", 0 } };
+    struct redis server = { .options = options };
+    KVT_NEED(redis_start(&server));
+    struct cold_engine_config config = config_at(server.socket);
+    KVT_NEED(start_engine(&config));
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        KVT_TRUE(redis_until(is_closed, NULL));
+        check_evictions(&server, all[i].policy, all[i].ttl_ms);
+        must_be_ok(redis_ask(&server, "FLUSHALL"));
+    }
+    stop_engine();
+    redis_free(&server);
+}
+
 /* Killed in the middle of work, and back: every operation has an outcome, and then all is as before. */
 static void cold_5_killed_and_back(void) {
     struct redis server = { 0 };
@@ -364,6 +439,36 @@ static void cold_5_killed_and_back(void) {
     KVT_NEED(redis_start(&server));
     KVT_TRUE(redis_until(is_closed, NULL));
     check_many();
+    stop_engine();
+    redis_free(&server);
+}
+
+/* COLD-2: ten thousand writes are lost, each has its outcome, and nothing of them is left over. */
+static void cold_2_ten_thousand_lost_writes(void) {
+    struct redis server = { 0 };
+    struct cold_op *ops = calloc(MANY, sizeof *ops);
+    uint8_t(*value)[64] = calloc(MANY, sizeof *value);
+    uint64_t lost = 0;
+    KVT_NEED(redis_start(&server));
+    struct cold_engine_config config = config_at(server.socket);
+    KVT_NEED(start_engine(&config) && KVT_TRUE(redis_until(is_closed, NULL)));
+    redis_kill(&server);
+    while (lost < 10000) {
+        fill_many(ops, value, COLD_SET);
+        cold_engine_run(engine, ops, MANY);
+        uint32_t n = count_outcome(ops, COLD_FAILED) + count_outcome(ops, COLD_DROPPED);
+        if (!KVT_EQ(n, MANY)) break;
+        lost += n;
+    }
+    struct cold_engine_state state = state_of();
+    KVT_EQ(state.ops[COLD_SET][COLD_FAILED] + state.ops[COLD_SET][COLD_DROPPED], lost);
+    KVT_EQ(state.bytes_out, 0);
+    KVT_NEED(redis_start(&server));
+    KVT_TRUE(redis_until(is_closed, NULL));
+    check_many();
+    KVT_EQ(redis_number(&server, "DBSIZE"), MANY);
+    free(ops);
+    free(value);
     stop_engine();
     redis_free(&server);
 }
@@ -407,6 +512,91 @@ static void idle_connections_are_opened_again(void) {
     KVT_EQ(state_of().trips, 0);
     KVT_EQ(state_of().ops[COLD_TOUCH][COLD_ABSENT], 4);
     stop_engine();
+    redis_free(&server);
+}
+
+/* ---- a tunnel, as the guide has it ---- */
+
+/* What follows a line of OPERATING.md, up to the end of that block. */
+static void read_block(const char *line, char *ret_text, size_t bytes) {
+    static char page[1 << 18];
+    FILE *file = fopen(OPERATING_MD, "r");
+    ret_text[0] = '\0';
+    if (!KVT_TRUE(file != NULL)) return;
+    page[fread(page, 1, sizeof page - 1, file)] = '\0';
+    fclose(file);
+    const char *begin = strstr(page, line), *end = begin ? strstr(begin, "```") : NULL;
+    if (KVT_TRUE(end != NULL)) snprintf(ret_text, bytes, "%.*s", (int)(end - begin), begin);
+}
+
+/* The same, with the value of a key replaced by a file of this folder. */
+static void put_path(char *text, size_t bytes, const char *key, const char *dir, const char *name) {
+    char rest[1024], *at = strstr(text, key);
+    if (!KVT_TRUE(at != NULL)) return;
+    at += strlen(key);
+    snprintf(rest, sizeof rest, "%s", at + strcspn(at, "\n"));
+    snprintf(at, bytes - (size_t)(at - text), "%s/%s%s", dir, name, rest);
+}
+
+static pid_t start_tunnel(const char *dir, const char *marker, const char *accepts, const char *connects) {
+    char text[1024], path[128];
+    read_block(marker, text, sizeof text);
+    put_path(text, sizeof text, "accept = ", dir, accepts);
+    put_path(text, sizeof text, "connect = ", dir, connects);
+    put_path(text, sizeof text, "PSKsecrets = ", dir, "psk");
+    snprintf(path, sizeof path, "%s/%s.conf", dir, accepts);
+    FILE *file = fopen(path, "w");
+    if (!KVT_TRUE(file != NULL)) return 0;
+    fprintf(file, "foreground = yes\npid =\nsyslog = no\noutput = %s/%s.log\n%s", dir, accepts, text);
+    fclose(file);
+    pid_t pid = fork();
+    if (pid == 0) {
+        int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+        dup2(null, 1);
+        dup2(null, 2);
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        execlp("stunnel", "stunnel", path, (char *)NULL);
+        _exit(127);
+    }
+    return pid;
+}
+
+static void end_tunnel(pid_t pid) {
+    if (pid <= 0) return;
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+}
+
+/* COLD-5: through a TLS tunnel of the guide's configuration values go and come; without the key nobody comes in; when
+ * the tunnel dies the engine is gone, and it is back with it. */
+static void cold_5_tunnel(void) {
+    struct redis server = { 0 };
+    char path[128];
+    KVT_NEED(redis_start(&server));
+    snprintf(path, sizeof path, "%s/psk", server.dir);
+    write_password(path, "kvd:000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f", 0600);
+    pid_t far = start_tunnel(server.dir, "; the engine's end", "tls", "s"),
+          near = start_tunnel(server.dir, "; kvd's end", "local", "tls");
+    snprintf(path, sizeof path, "%s/local", server.dir);
+    struct cold_engine_config config = config_at(path);
+    KVT_NEED(start_engine(&config));
+    if (!KVT_TRUE(redis_until(is_closed, NULL))) printf("    %s (Debian's package stunnel4)\n", state_of().why);
+    check_many();
+    end_tunnel(near);
+    unlink(path);
+    enum cold_outcome outcome = ask_key(COLD_TOUCH, "x");
+    KVT_TRUE(outcome == COLD_FAILED || outcome == COLD_DROPPED);
+    near = start_tunnel(server.dir, "; kvd's end", "local", "tls");
+    KVT_TRUE(redis_until(is_closed, NULL));
+    KVT_TRUE(redis_until(all_is_served, NULL));
+    stop_engine();
+    snprintf(config.address.path, sizeof config.address.path, "%s/tls", server.dir); /* in clear, without the key */
+    config.connect_ns = SECOND;
+    KVT_NEED(start_engine(&config) && KVT_TRUE(redis_until(is_open, NULL)));
+    KVT_EQ(ask_key(COLD_TOUCH, "k:{1}"), COLD_DROPPED);
+    stop_engine();
+    end_tunnel(near);
+    end_tunnel(far);
     redis_free(&server);
 }
 
@@ -560,7 +750,8 @@ static void cold_2_stop_waits_for_nobody(void) {
 
 /* ---- a cluster ---- */
 
-#define NODES 3u
+#define MASTERS 3u
+#define NODES (2 * MASTERS) /* each master has a replica: node i and i + MASTERS */
 
 static struct redis node[NODES];
 static char id[NODES][64];
@@ -571,34 +762,52 @@ static bool knows_all(void *unused) {
     for (uint32_t i = 0; i < NODES; i++) {
         redisReply *r = redis_ask(&node[i], "CLUSTER INFO");
         ok += r && r->type == REDIS_REPLY_STRING && strstr(r->str, "cluster_state:ok") &&
-              strstr(r->str, "cluster_known_nodes:3") && strstr(r->str, "cluster_slots_ok:16384");
+              strstr(r->str, "cluster_known_nodes:6") && strstr(r->str, "cluster_slots_ok:16384");
         if (r) freeReplyObject(r);
     }
     return ok == NODES;
 }
 
-static void must_be_ok(redisReply *reply) {
-    if (!KVT_TRUE(reply && reply->type == REDIS_REPLY_STATUS)) printf("    %s\n", reply ? reply->str : "no answer");
-    if (reply) freeReplyObject(reply);
+static bool start_node(uint32_t i) {
+    static const uint32_t from[] = { 0, 5000, 10000, 16384 };
+    static const char *const options[] = { "--repl-diskless-sync-delay", "0", NULL };
+    node[i] = (struct redis){ .port = 1, .options = options };
+    if (!redis_start(&node[i])) return false;
+    redisReply *r = redis_ask(&node[i], "CLUSTER MYID");
+    if (r) snprintf(id[i], sizeof id[i], "%s", r->str);
+    if (r) freeReplyObject(r);
+    if (i < MASTERS) must_be_ok(redis_ask(&node[i], "CLUSTER ADDSLOTSRANGE %d %d", (int)from[i], (int)from[i + 1] - 1));
+    must_be_ok(redis_ask(&node[i], "CLUSTER SET-CONFIG-EPOCH %d", (int)i + 1));
+    return true;
+}
+
+/* The replica of master 1 has all that it has. */
+static bool is_replicated(void *unused) {
+    (void)unused;
+    long long n = redis_number(&node[1], "DBSIZE");
+    return n > 0 && redis_number(&node[1 + MASTERS], "DBSIZE") == n;
+}
+
+static bool knows_master(void *context) {
+    uint32_t i = *(uint32_t *)context;
+    redisReply *r = redis_ask(&node[i], "CLUSTER REPLICATE %s", id[i - MASTERS]);
+    bool ok = r && r->type == REDIS_REPLY_STATUS;
+    if (r) freeReplyObject(r);
+    return ok;
 }
 
 static bool cluster_start(void) {
-    static const uint32_t from[] = { 0, 5000, 10000, 16384 };
-    for (uint32_t i = 0; i < NODES; i++) {
-        node[i] = (struct redis){ .port = 1 };
-        if (!redis_start(&node[i])) return false;
-        redisReply *r = redis_ask(&node[i], "CLUSTER MYID");
-        if (r) snprintf(id[i], sizeof id[i], "%s", r->str);
-        if (r) freeReplyObject(r);
-        must_be_ok(redis_ask(&node[i], "CLUSTER ADDSLOTSRANGE %d %d", (int)from[i], (int)from[i + 1] - 1));
-        must_be_ok(redis_ask(&node[i], "CLUSTER SET-CONFIG-EPOCH %d", (int)i + 1));
-    }
+    for (uint32_t i = 0; i < NODES; i++)
+        if (!start_node(i)) return false;
     redisReply *bus = redis_ask(&node[0], "CONFIG GET cluster-port");
     int port = bus && bus->elements == 2 ? atoi(bus->element[1]->str) : 0;
     if (bus) freeReplyObject(bus);
     for (uint32_t i = 1; i < NODES; i++)
         must_be_ok(redis_ask(&node[i], "CLUSTER MEET 127.0.0.1 %d %d", (int)node[0].port, port));
-    return KVT_TRUE(redis_until(knows_all, NULL));
+    if (!KVT_TRUE(redis_until(knows_all, NULL))) return false;
+    for (uint32_t i = MASTERS; i < NODES; i++)
+        if (!KVT_TRUE(redis_until(knows_master, &i))) return false;
+    return true;
 }
 
 static void cluster_free(void) {
@@ -614,14 +823,10 @@ static void start_on_cluster(void) {
 }
 
 /* Keys of all slots find their node, when a slot has moved, and in the middle of a migration (ASK). */
-static void cluster_slots_and_migration(void) {
+static void move_a_slot(void) {
     const char *key = "{moving}old";
-    KVT_NEED(cluster_start());
-    start_on_cluster();
-    check_many();
-    KVT_TRUE(state_of().clustered);
     uint32_t slot = cold_slot_of(key, strlen(key)), owner = slot < 5000 ? 0 : slot < 10000 ? 1 : 2;
-    uint32_t target = (owner + 1) % NODES;
+    uint32_t target = (owner + 1) % MASTERS;
     KVT_EQ(set_key(key, "before", 6), COLD_DONE);
     must_be_ok(redis_ask(&node[target], "CLUSTER SETSLOT %d IMPORTING %s", (int)slot, id[owner]));
     must_be_ok(redis_ask(&node[owner], "CLUSTER SETSLOT %d MIGRATING %s", (int)slot, id[target]));
@@ -631,13 +836,49 @@ static void cluster_slots_and_migration(void) {
     KVT_EQ(ask_key(COLD_GET, "{moving}new"), COLD_DONE);
     must_be_ok(redis_ask(&node[owner], "MIGRATE 127.0.0.1 %d %s 0 5000", (int)node[target].port, key));
     KVT_EQ(ask_key(COLD_GET, key), COLD_DONE); /* ASK */
-    for (uint32_t i = 0; i < NODES; i++) {
-        uint32_t k = (target + i) % NODES; /* the new owner first */
+    for (uint32_t i = 0; i < MASTERS; i++) {
+        uint32_t k = (target + i) % MASTERS; /* the new owner first */
         must_be_ok(redis_ask(&node[k], "CLUSTER SETSLOT %d NODE %s", (int)slot, id[target]));
     }
     KVT_EQ(ask_key(COLD_GET, key), COLD_DONE); /* MOVED */
     KVT_EQ(ask_key(COLD_GET, "{moving}new"), COLD_DONE);
     KVT_EQ(state_of().trips, 0);
+}
+
+/* After how long nodes take one for dead that does not answer. */
+static void set_patience(int ms) {
+    for (uint32_t i = 0; i < NODES; i++)
+        if (node[i].pid) must_be_ok(redis_ask(&node[i], "CONFIG SET cluster-node-timeout %d", ms));
+}
+
+/* COLD-5: the configured node dies, which is a master. Meanwhile every operation has an outcome; then its replica is
+ * the master, has what was written, and takes more. */
+static void fail_over(void) {
+    const char *key = "{12}failing";
+    uint32_t slot = cold_slot_of(key, strlen(key));
+    KVT_TRUE(slot >= 5000 && slot < 10000); /* of node 1 */
+    KVT_EQ(set_key(key, "before", 6), COLD_DONE);
+    KVT_TRUE(redis_until(is_replicated, NULL));
+    set_patience(1000);
+    redis_kill(&node[1]);
+    KVT_TRUE(redis_until(all_is_served, NULL));
+    set_patience(60000); /* no other one */
+    KVT_TRUE(redis_until(is_closed, NULL));
+    KVT_EQ(ask_key(COLD_GET, key), COLD_DONE);
+    KVT_EQ(redis_number(&node[1 + MASTERS], "EXISTS %s", key), 1);
+    KVT_EQ(set_key("{12}after", "x", 1), COLD_DONE);
+    KVT_EQ(ask_key(COLD_GET, "{12}after"), COLD_DONE);
+    check_many();
+}
+
+/* One cluster for all of it: three masters, each with a replica. */
+static void cold_5_cluster(void) {
+    KVT_NEED(cluster_start());
+    start_on_cluster();
+    check_many();
+    KVT_TRUE(state_of().clustered);
+    move_a_slot();
+    fail_over();
     stop_engine();
     cluster_free();
 }
@@ -652,13 +893,16 @@ int main(int argc, char **argv) {
                                              KVT_CASE(cold_5_password),
                                              KVT_CASE(cold_5_rights),
                                              KVT_CASE(cold_5_full),
+                                             KVT_CASE(cold_5_evictions),
                                              KVT_CASE(cold_5_killed_and_back),
+                                             KVT_CASE(cold_2_ten_thousand_lost_writes),
                                              KVT_CASE(cold_5_stopped_and_back),
                                              KVT_CASE(idle_connections_are_opened_again),
+                                             KVT_CASE(cold_5_tunnel),
                                              KVT_CASE(cold_2_nonsense),
                                              KVT_CASE(cold_2_silence),
                                              KVT_CASE(cold_2_stop_waits_for_nobody),
-                                             KVT_CASE(cluster_slots_and_migration),
+                                             KVT_CASE(cold_5_cluster),
                                              { 0 } };
     return kvt_main("cold_engine", cases, argc, argv);
 }
