@@ -43,14 +43,17 @@ static struct geom_group group_spec(const struct kvd_layer_group *group) {
 }
 
 static struct geom_pool_spec pool_spec(const struct kvd_pool_info *pool) {
-    struct geom_pool_spec spec = { .storage = (enum kvd_storage)pool->storage,
-                                   .order = (enum geom_order)pool->order,
-                                   .arrangement = (enum geom_arrangement)pool->arrangement,
-                                   .n_layers = pool->n_layers,
-                                   .n_kv_heads = pool->n_kv_heads,
-                                   .head_dim = pool->head_dim,
-                                   .n_ranks = pool->n_ranks,
-                                   .n_groups = pool->n_groups };
+    struct geom_pool_spec spec = {
+        .storage = (enum kvd_storage)pool->storage,
+        .order = (enum geom_order)pool->order,
+        .arrangement = (enum geom_arrangement)pool->arrangement,
+        .n_layers = pool->n_layers,
+        .n_kv_heads = pool->n_kv_heads,
+        .head_dim = pool->head_dim,
+        .n_ranks = pool->n_ranks,
+        .n_groups = pool->n_groups,
+        .window = { .tokens = pool->window, .lead = pool->window_lead, .aligned = pool->window_aligned }
+    };
     for (uint32_t i = 0; i < pool->n_groups && i < GEOM_MAX_GROUPS; i++) spec.group[i] = group_spec(&pool->group[i]);
     return spec;
 }
@@ -93,7 +96,9 @@ static enum kvd_status check_digest(const struct kvd_store_info *info, struct kv
                                     .state_bytes = info->state_bytes };
     struct geom_layout layout = { .n_pools = info->n_pools };
     uint8_t digest[KVD_DIGEST_BYTES];
-    if (info->n_pools > 1) spec.draft = pool_spec(&info->pool[1]);
+    if (spec.backend != GEOM_OFF && info->n_pools > 1) spec.draft = pool_spec(&info->pool[1]);
+    for (uint32_t i = geom_pool_count(&spec); i < info->n_pools; i++)
+        spec.more[spec.n_more++] = pool_spec(&info->pool[i]);
     for (uint32_t i = 0; i < info->n_pools; i++) layout.pages[i] = info->pool[i].pages;
     geom_digest(&spec, &layout, digest);
     if (memcmp(digest, info->geometry.bytes, sizeof digest) == 0) return KVD_OK;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Capacity: how many page groups a store gets (CAP-1..6). geom_layout() is the only builder; the curve is read off it.
+ * Capacity: how many page groups a store gets (CAP-1..6, CAP-8). geom_layout() is the only builder; the curve is read
+ * off it.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -19,6 +20,13 @@ static bool has_draft(const struct geom_store_spec *spec) {
     return spec->backend == GEOM_MTP || (spec->backend == GEOM_DFLASH && spec->draft.n_layers > 0);
 }
 
+uint32_t geom_pool_count(const struct geom_store_spec *spec) { return 1 + has_draft(spec) + spec->n_more; }
+
+const struct geom_pool_spec *geom_pool_at(const struct geom_store_spec *spec, uint32_t i) {
+    if (i == 0) return &spec->main;
+    return has_draft(spec) && i == 1 ? &spec->draft : &spec->more[i - 1 - has_draft(spec)];
+}
+
 /* CAP-5: pages of the draft pool beyond Main's. */
 static uint64_t draft_extra(const struct geom_store_spec *spec) {
     if (spec->backend != GEOM_MTP) return 0;
@@ -33,6 +41,58 @@ static uint32_t pages_min(const struct geom_store_spec *spec) {
 /* What can be numbered (FIT-3): ids of both pools are below 31 bits. Pages that no running sequence needs hold what is
  * kept. */
 static uint32_t pages_max(const struct geom_store_spec *spec) { return INT32_MAX - (uint32_t)draft_extra(spec); }
+
+/* ---- window pools (CAP-8) ------------------------------------------------------------------ */
+
+#define SHARE_OF 1000u
+
+/* Of pool i beyond its part of the smallest store, which has pages_min() of Main. */
+static uint64_t window_pages(const struct geom_window *window, uint64_t more) {
+    return window->least + more * window->share / SHARE_OF;
+}
+
+static uint64_t pages_at(const struct geom_store_spec *spec, uint32_t i, uint32_t m) {
+    const struct geom_window *window = &geom_pool_at(spec, i)->window;
+    if (window->tokens) return window_pages(window, m - pages_min(spec));
+    return m + (i ? draft_extra(spec) : 0);
+}
+
+static int check_window(const struct geom_store_spec *spec, uint32_t i, char *err, size_t err_bytes) {
+    const struct geom_window *window = &geom_pool_at(spec, i)->window;
+    if (!window->tokens) return 0;
+    if (window->tokens > UINT32_MAX / 4 || window->lead > UINT32_MAX / 4)
+        return refuse_with(GEOM_E_RANGE, err, err_bytes,
+                           "pool %u has a window of %u tokens and a lead of %u: each is at most %u", i, window->tokens,
+                           window->lead, UINT32_MAX / 4);
+    if (window->least == 0 || window->least > pages_min(spec) || window->share == 0 || window->share > SHARE_OF)
+        return refuse_with(GEOM_E_RANGE, err, err_bytes,
+                           "pool %u has a window, %u pages at least and %u for each %u of Main: it has 1..%u and "
+                           "1..%u",
+                           i, window->least, window->share, SHARE_OF, pages_min(spec), SHARE_OF);
+    return 0;
+}
+
+static int check_more(const struct geom_store_spec *spec, char *err, size_t err_bytes) {
+    int r = 0;
+    if (geom_pool_count(spec) > GEOM_MAX_POOLS)
+        return refuse_with(GEOM_E_RANGE, err, err_bytes, "%u pools: a store has 1..%d", geom_pool_count(spec),
+                           GEOM_MAX_POOLS);
+    if (spec->main.window.tokens)
+        return refuse_with(GEOM_E_UNSUPPORTED, err, err_bytes,
+                           "Main has a window of %u tokens: its pages carry the names, so it has none",
+                           spec->main.window.tokens);
+    for (uint32_t i = 1; !r && i < geom_pool_count(spec); i++) r = check_window(spec, i, err, err_bytes);
+    for (uint32_t k = 0; !r && k < spec->n_more; k++) {
+        const struct geom_pool_spec *pool = &spec->more[k];
+        r = geom_pool_check(pool, err, err_bytes);
+        if (!r && (!pool->window.tokens || pool->n_ranks != spec->main.n_ranks))
+            r = refuse_with(GEOM_E_UNSUPPORTED, err, err_bytes,
+                            "pool %u has a window of %u tokens on %u ranks: it needs a window, and Main's %u ranks",
+                            geom_pool_count(spec) - spec->n_more + k, pool->window.tokens, pool->n_ranks,
+                            spec->main.n_ranks);
+    }
+    return r;
+}
 
 /* ---- checks ------------------------------------------------------------------------------- */
 
@@ -90,7 +150,7 @@ int geom_store_check(const struct geom_store_spec *spec, char *err, size_t err_b
     if (spec->main.order != GEOM_PAGE_MAJOR)
         return refuse_with(GEOM_E_UNSUPPORTED, err, err_bytes, "the Main pool is head-major: Main is page-major");
     if (has_draft(spec) && (r = check_draft(spec, err, err_bytes))) return r;
-    if ((r = check_counts(spec, err, err_bytes))) return r;
+    if ((r = check_counts(spec, err, err_bytes)) || (r = check_more(spec, err, err_bytes))) return r;
     struct geom_pool_spec state;
     uint64_t stride;
     if (spec->state_bytes && (r = geom_state(spec->state_bytes, &state, &stride, err, err_bytes))) return r;
@@ -128,14 +188,29 @@ int geom_state(uint64_t state_bytes, struct geom_pool_spec *ret_spec, uint64_t *
 
 static bool pad_region(uint64_t bytes, uint64_t *ret_bytes) { return geom_align_up(bytes, GEOM_REGION_MIN, ret_bytes); }
 
+/* Linear bytes of pool i, and of a window pool in whole bytes for each page of Main. */
+static bool linear_bytes(const struct geom_store_spec *spec, uint32_t i, uint32_t m, uint64_t *ret_bytes) {
+    const struct geom_pool_spec *pool = geom_pool_at(spec, i);
+    uint64_t page = geom_region_linear(pool), bytes, more = 0, step;
+    if (!pool->window.tokens) return !__builtin_mul_overflow(page, pages_at(spec, i, m), ret_bytes);
+    if (__builtin_mul_overflow(page, pool->window.share, &step)) return false;
+    step = step / SHARE_OF + (step % SHARE_OF != 0);
+    if (__builtin_mul_overflow(page, pool->window.least, &bytes) ||
+        __builtin_mul_overflow(step, m - pages_min(spec), &more) || !geom_add(&bytes, more))
+        return false;
+    *ret_bytes = bytes;
+    return true;
+}
+
 /* Pool regions, and what tops each up to its affine bound: linear bytes, one GEOM_ALIGN a plane, one GEOM_REGION_MIN.
  */
-static bool layout_pool(const struct geom_pool_spec *pool, uint32_t i, uint64_t pages, struct geom_layout *layout) {
+static bool layout_pool(const struct geom_store_spec *spec, uint32_t i, uint32_t m, struct geom_layout *layout) {
+    const struct geom_pool_spec *pool = geom_pool_at(spec, i);
     uint64_t bound, fixed = (uint64_t)geom_plane_count(pool) * GEOM_ALIGN + GEOM_REGION_MIN;
-    uint64_t region = geom_region_bytes(pool, (uint32_t)pages);
-    layout->pages[i] = (uint32_t)pages;
+    layout->pages[i] = (uint32_t)pages_at(spec, i, m);
+    uint64_t region = geom_region_bytes(pool, layout->pages[i]);
     if (region == UINT64_MAX || !pad_region(region, &layout->pool_bytes[i])) return false;
-    if (__builtin_mul_overflow(geom_region_linear(pool), pages, &bound) || !geom_add(&bound, fixed)) return false;
+    if (!linear_bytes(spec, i, m, &bound) || !geom_add(&bound, fixed)) return false;
     return geom_add(&layout->padding_bytes, bound - layout->pool_bytes[i]);
 }
 
@@ -175,9 +250,9 @@ int geom_layout(const struct geom_store_spec *spec, uint32_t m, struct geom_layo
     if (m < pages_min(spec) || m > pages_max(spec))
         return refuse_with(GEOM_E_CAPACITY, err, err_bytes, "%u pages: this store takes %u..%u", m, pages_min(spec),
                            pages_max(spec));
-    layout.n_pools = has_draft(spec) ? 2 : 1;
-    bool ok = layout_pool(&spec->main, 0, m, &layout);
-    if (ok && has_draft(spec)) ok = layout_pool(&spec->draft, 1, m + draft_extra(spec), &layout);
+    bool ok = true;
+    layout.n_pools = geom_pool_count(spec);
+    for (uint32_t i = 0; ok && i < layout.n_pools; i++) ok = layout_pool(spec, i, m, &layout);
     if (!ok || !layout_fixed(spec, &layout) || !layout_total(&layout))
         return refuse_with(GEOM_E_RANGE, err, err_bytes, "the store's bytes at %u pages do not fit 64 bits", m);
     *ret_layout = layout;

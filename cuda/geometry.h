@@ -30,7 +30,7 @@
 #include "paged_view.h"
 
 #define GEOM_MAX_RANKS 8
-#define GEOM_MAX_POOLS 2
+#define GEOM_MAX_POOLS 4
 #define GEOM_MAX_GROUPS 8 /* layer groups of a pool */
 #define GEOM_SLOTS 4
 #define GEOM_ALIGN 256             /* bytes: every plane base and packed plane (HOST-2) */
@@ -67,6 +67,14 @@ struct geom_group {
     uint32_t row_bytes;            /* latent: of a token; packed: of a token and head, K and V together; kv: 0 */
 };
 
+/* What the layers of a pool read of the history (GRP-2), and how many pages that takes. tokens 0: all of it. */
+struct geom_window {
+    uint32_t tokens, lead; /* of a window, and more that a truncation may take back */
+    bool aligned;          /* from the last multiple of `tokens` on */
+    uint32_t least;        /* pages in the smallest store, >= 1 */
+    uint32_t share;        /* pages beyond, for each 1,000 of Main's: 1..1000 */
+};
+
 /* A pool of one shape says it in its own fields. With groups, storage, order, n_kv_heads and head_dim are unused (0),
  * and n_layers is the sum. */
 struct geom_pool_spec {
@@ -79,6 +87,7 @@ struct geom_pool_spec {
     uint32_t n_ranks; /* 1..GEOM_MAX_RANKS; one of ranks and heads divides the other */
     uint32_t n_groups;
     struct geom_group group[GEOM_MAX_GROUPS];
+    struct geom_window window; /* never of Main, whose pages carry the names */
 };
 
 /* One row of the schema: what a slot of a profile stores for one (token, head). */
@@ -188,12 +197,14 @@ struct geom_store_spec {
     enum geom_backend backend;
     struct geom_pool_spec main;
     struct geom_pool_spec draft; /* MTP or Draft Full; unused for OFF. DFLASH with n_layers 0: no draft pool */
-    uint32_t max_context;        /* S tokens */
-    uint32_t max_concurrency;    /* C sequences */
-    uint32_t draft_window;       /* K, 1..15 with MTP (CAP-5) */
-    uint64_t state_bytes;        /* one state image, 0 = none */
-    uint32_t state_slots;        /* device slots, >= C where state_bytes > 0 */
-    uint64_t persistent_bytes;   /* fixed state the engine declares */
+    uint32_t n_more;             /* pools of the model beside Main, each with a window */
+    struct geom_pool_spec more[GEOM_MAX_POOLS - 1];
+    uint32_t max_context;      /* S tokens */
+    uint32_t max_concurrency;  /* C sequences */
+    uint32_t draft_window;     /* K, 1..15 with MTP (CAP-5) */
+    uint64_t state_bytes;      /* one state image, 0 = none */
+    uint32_t state_slots;      /* device slots, >= C where state_bytes > 0 */
+    uint64_t persistent_bytes; /* fixed state the engine declares */
     uint64_t workspace_bytes;
     uint64_t graph_bytes;
 };
@@ -203,7 +214,7 @@ struct geom_store_spec {
  * rounding of every pool region up to a fixed bound, so that total is (CAP-4). It is charged, never allocated. */
 struct geom_layout {
     uint32_t n_pools;
-    uint32_t pages[GEOM_MAX_POOLS];       /* Main M, draft by CAP-5 */
+    uint32_t pages[GEOM_MAX_POOLS];       /* Main M, draft by CAP-5, window pools by CAP-8 */
     uint64_t pool_bytes[GEOM_MAX_POOLS];  /* region of a rank, padded */
     uint64_t table_bytes[GEOM_MAX_POOLS]; /* C rows x L entries x 4, padded */
     uint64_t state_bytes; /* state_slots images at geom_state()'s stride, padded; 0 where there are none */
@@ -233,6 +244,9 @@ int geom_state(uint64_t state_bytes, struct geom_pool_spec *ret_spec, uint64_t *
                size_t err_bytes);
 
 uint32_t geom_pages(uint64_t tokens); /* ceil(tokens / 64) */
+/* The pools of a store in the order of their numbers: Main, the draft's if there is one, the others. i < count. */
+uint32_t geom_pool_count(const struct geom_store_spec *spec);
+const struct geom_pool_spec *geom_pool_at(const struct geom_store_spec *spec, uint32_t i);
 int geom_store_check(const struct geom_store_spec *spec, char *err, size_t err_bytes);
 int geom_layout(const struct geom_store_spec *spec, uint32_t m, struct geom_layout *ret_layout, char *err,
                 size_t err_bytes);
@@ -256,12 +270,12 @@ int geom_resolve_explicit(const struct geom_curve *curve, uint64_t tokens, uint3
                           uint32_t *ret_pages, char *err, size_t err_bytes);
 
 /* 256-bit digest of everything that decides where a byte of KV lies and what it means: specs, pages, page size,
- * order, arrangement, schema version. Equal digests mean interchangeable bytes (SRV-4). BLAKE2b-256. The names of
- * groups are not in it, and a pool of one shape has the digest that it had before there were groups. */
+ * order, arrangement, windows, schema version. Equal digests mean interchangeable bytes (SRV-4). BLAKE2b-256. The names
+ * of groups are not in it, and a pool of one shape has the digest that it had before there were groups and windows. */
 void geom_digest(const struct geom_store_spec *spec, const struct geom_layout *layout, uint8_t ret_digest[32]);
 
-/* 256-bit digest of what decides what packed pages and images mean: layers, heads, head_dim, profile and ranks of every
- * pool, and the bytes of an image. Sizes, limits, orders and arrangements are not in it (HOST-2, KEEP-1). */
+/* 256-bit digest of what decides what packed pages and images mean: layers, heads, head_dim, profile, ranks and window
+ * of every pool, and the bytes of an image. Sizes, limits, orders and arrangements are not in it (HOST-2, KEEP-1). */
 void geom_packed_digest(const struct geom_store_spec *spec, uint32_t n_pools, uint8_t ret_digest[32]);
 
 /* 256-bit digest of what decides what the bytes of shards mean: layers, heads, head_dim, profile and shard of every

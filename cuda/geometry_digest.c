@@ -84,9 +84,21 @@ static void put_content(crypto_generichash_state *hash, const struct geom_pool_s
     }
 }
 
+/* Numbers that no pool begins with: what follows is a window. Of pools without one nothing is said, as ever. */
+#define WINDOW_FOLLOWS (UINT64_MAX - 1)
+
+static void put_window(crypto_generichash_state *hash, const struct geom_pool_spec *pool) {
+    if (!pool->window.tokens) return;
+    put_number(hash, WINDOW_FOLLOWS);
+    put_number(hash, pool->window.tokens);
+    put_number(hash, pool->window.aligned);
+}
+
+/* Which pages a continuation has follows from the window. */
 static void put_packed_pool(crypto_generichash_state *hash, const struct geom_pool_spec *pool) {
     put_content(hash, pool, pool->n_ranks);
     put_number(hash, geom_packed_bytes(pool));
+    put_window(hash, pool);
 }
 
 static void put_sharded_pool(crypto_generichash_state *hash, const struct geom_pool_spec *pool) {
@@ -106,8 +118,7 @@ void geom_shard_digest(const struct geom_store_spec *spec, uint32_t n_pools, uin
     crypto_generichash_state hash;
     begin_digest(&hash, "kvd shards");
     put_number(&hash, n_pools);
-    put_sharded_pool(&hash, &spec->main);
-    if (n_pools > 1) put_sharded_pool(&hash, &spec->draft);
+    for (uint32_t p = 0; p < n_pools; p++) put_sharded_pool(&hash, geom_pool_at(spec, p));
     crypto_generichash_final(&hash, ret_digest, 32);
 }
 
@@ -117,8 +128,7 @@ void geom_packed_digest(const struct geom_store_spec *spec, uint32_t n_pools, ui
     put_number(&hash, GEOM_ALIGN);
     put_number(&hash, spec->state_bytes);
     put_number(&hash, n_pools);
-    put_packed_pool(&hash, &spec->main);
-    if (n_pools > 1) put_packed_pool(&hash, &spec->draft);
+    for (uint32_t p = 0; p < n_pools; p++) put_packed_pool(&hash, geom_pool_at(spec, p));
     crypto_generichash_final(&hash, ret_digest, 32);
 }
 
@@ -132,7 +142,10 @@ void geom_digest(const struct geom_store_spec *spec, const struct geom_layout *l
     put_number(&hash, spec->backend == GEOM_MTP ? spec->draft_window : 0);
     put_number(&hash, spec->state_bytes);
     put_number(&hash, layout->n_pools);
-    put_pool(&hash, &spec->main, layout->pages[0]);
-    if (layout->n_pools > 1) put_pool(&hash, &spec->draft, layout->pages[1]);
+    for (uint32_t p = 0; p < layout->n_pools; p++) {
+        put_pool(&hash, geom_pool_at(spec, p), layout->pages[p]);
+        put_window(&hash, geom_pool_at(spec, p));
+        if (geom_pool_at(spec, p)->window.tokens) put_number(&hash, geom_pool_at(spec, p)->window.lead);
+    }
     crypto_generichash_final(&hash, ret_digest, 32);
 }

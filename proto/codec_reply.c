@@ -80,6 +80,10 @@ static const struct codec_field pool_info_fields[] = {
     SUBS_CUT(planes, planes, region_map),
     SUBS_CUT(table, table, region_map),
     SUBS(group, group, n_groups, layer_group_map),
+    NAME(name, name),
+    U32(window, window),
+    U32(window_lead, window_lead),
+    BOOL(window_aligned, window_aligned),
 };
 static const struct codec_map pool_info_map = CODEC_TABLE(kvd__v1__pool_info__descriptor, pool_info_fields);
 #undef PB
@@ -149,6 +153,7 @@ static const struct codec_field view_fields[] = {
     U32(protected_frontier, protected_frontier),
     U32(slice_begin, slice_begin),
     U32(slice_count, slice_count),
+    U32(first, first),
 };
 static const struct codec_map view_map = CODEC_TABLE(kvd__v1__pool_view__descriptor, view_fields);
 #undef PB

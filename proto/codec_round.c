@@ -199,7 +199,7 @@ int codec_round_store(struct codec_pass *pass, void *pb_, const void *plain) {
 #define VIEW_AT(pool_, k)                                                                                              \
     (offsetof(struct kvd_round_result, pool) + (pool_) * sizeof(struct kvd_pool_view) + (k) * sizeof(uint32_t))
 #define N_PLACE (sizeof(struct kvd_pool_view) / sizeof(uint32_t))
-_Static_assert(N_PLACE == 7 && offsetof(struct kvd_pool_view, slice_count) == 6 * sizeof(uint32_t),
+_Static_assert(N_PLACE == 8 && offsetof(struct kvd_pool_view, first) == 7 * sizeof(uint32_t),
                "columns of a view");
 
 static int load_views(const struct codec_pass *pass, const Kvd__V1__ViewColumns *pb, struct kvd_round_result *results,
@@ -212,6 +212,7 @@ static int load_views(const struct codec_pass *pass, const Kvd__V1__ViewColumns 
         { "protected_frontier", pb->n_protected_frontier, pb->protected_frontier },
         { "slice_begin", pb->n_slice_begin, pb->slice_begin },
         { "slice_count", pb->n_slice_count, pb->slice_count },
+        { "first", pb->n_first, pb->first },
     };
     int r = check_columns(pass, columns, N_PLACE, n);
     for (size_t k = 0; r == 0 && k < N_PLACE; k++)
@@ -254,6 +255,7 @@ static int store_views(const struct codec_pass *pass, const struct kvd_round_res
         { &pb->n_protected_frontier, &pb->protected_frontier },
         { &pb->n_slice_begin, &pb->slice_begin },
         { &pb->n_slice_count, &pb->slice_count },
+        { &pb->n_first, &pb->first },
     };
     for (size_t k = 0; k < N_PLACE; k++) {
         int r = gather_views(pass, results, n, pool, k, columns[k].n, columns[k].values);

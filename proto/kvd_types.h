@@ -156,6 +156,9 @@ struct kvd_pool_info {
      * and head_dim are 0. Layers are numbered through, group by group. */
     uint32_t n_groups;
     struct kvd_layer_group group[KVD_MAX_LAYER_GROUPS];
+    char name[KVD_GROUP_NAME_BYTES]; /* main, draft, or what the configuration calls it */
+    uint32_t window, window_lead;    /* tokens that a layer sees at most, and that are kept behind them; 0: all */
+    bool window_aligned;             /* it sees those from the last multiple of `window` on */
     struct kvd_region_info planes[KVD_MAX_RANKS];
     struct kvd_region_info table[KVD_MAX_RANKS]; /* I32 [L, C] */
 };
@@ -209,6 +212,8 @@ struct kvd_pool_view { /* one pool of a sequence now */
     uint32_t row, membership, entitlement, committed;
     uint32_t protected_frontier;       /* that a surviving checkpoint or sharer reads: truncation stops here */
     uint32_t slice_begin, slice_count; /* entries of the row that this request changed */
+    uint32_t first; /* of a pool with a window: entries before this one are behind it, -1, and never to be read again.
+                     * They count for membership. Else 0 */
 };
 struct kvd_activated {
     kvd_sequence sequence;

@@ -133,7 +133,7 @@ static void show_groups(struct ctl *ctl, const struct kvd_store_info *info) {
         for (uint32_t g = 0; g < info->pool[i].n_groups && g < KVD_MAX_LAYER_GROUPS; g++) {
             const struct kvd_layer_group *group = &info->pool[i].group[g];
             cJSON *o = cJSON_CreateObject();
-            cJSON_AddStringToObject(o, "pool", figures_pool(i));
+            cJSON_AddStringToObject(o, "pool", figures_pool(info, i));
             cJSON_AddStringToObject(o, "group", group->name);
             cJSON_AddStringToObject(o, "format", value_name(formats, N(formats), group->format));
             cJSON_AddStringToObject(o, "storage",
@@ -156,8 +156,8 @@ int cmd_stores(struct ctl *ctl) {
         { "layers", "LAYERS", true, 0 },        { "kv_heads", "KV HEADS", true, 0 },
         { "head_dim", "HEAD DIM", true, 0 },    { "ranks", "RANKS", true, 1 },
         { "pages", "PAGES", true, 0 },          { "page_bytes_text", "A PAGE", true, 0 },
-        { "bytes_text", "ALL PAGES", true, 0 }, { "order", "ORDER", false, 3 },
-        { "arrangement", "PLANES", false, 2 },
+        { "bytes_text", "ALL PAGES", true, 0 }, { "window_text", "WINDOW", true, 1 },
+        { "order", "ORDER", false, 3 },         { "arrangement", "PLANES", false, 2 },
     };
     struct kvd_store_info info;
     struct kvd_error error;
@@ -168,7 +168,7 @@ int cmd_stores(struct ctl *ctl) {
     for (uint32_t i = 0; i < info.n_pools && i < KVD_MAX_POOLS; i++) {
         const struct kvd_pool_info *pool = &info.pool[i];
         cJSON *o = cJSON_CreateObject();
-        cJSON_AddStringToObject(o, "pool", figures_pool(i));
+        cJSON_AddStringToObject(o, "pool", figures_pool(&info, i));
         cJSON_AddStringToObject(o, "storage",
                                 pool->n_groups ? "groups" : value_name(storages, N(storages), pool->storage));
         out_put_u64(o, "layers", pool->n_layers);
@@ -178,6 +178,11 @@ int cmd_stores(struct ctl *ctl) {
         out_put_u64(o, "pages", pool->pages);
         out_put_bytes(o, "page_bytes", pool->page_bytes);
         out_put_bytes(o, "bytes", pool->page_bytes * pool->pages);
+        out_put_u64(o, "window", pool->window);
+        out_put_u64(o, "window_lead", pool->window_lead);
+        cJSON_AddBoolToObject(o, "window_aligned", pool->window_aligned);
+        if (pool->window) out_put_text(o, "window_text", "%u%s", pool->window, pool->window_aligned ? " aligned" : "");
+        else cJSON_AddStringToObject(o, "window_text", "-");
         cJSON_AddStringToObject(o, "order", value_name(orders, N(orders), pool->order));
         cJSON_AddStringToObject(o, "arrangement", value_name(arrangements, N(arrangements), pool->arrangement));
         cJSON_AddItemToArray(rows, o);
@@ -224,6 +229,7 @@ static cJSON *sequence_row(const struct kvd_sequence_info *s) {
         out_put_u64(pool, "committed", s->pool[i].committed);
         out_put_u64(pool, "membership", s->pool[i].membership);
         out_put_u64(pool, "entitlement", s->pool[i].entitlement);
+        out_put_u64(pool, "first", s->pool[i].first);
         out_put_u64(pool, "protected", s->pool[i].protected_frontier);
         cJSON_AddItemToArray(pools, pool);
     }
@@ -234,7 +240,8 @@ static cJSON *sequence_row(const struct kvd_sequence_info *s) {
 }
 
 static const char *continuation_place(const struct kvd_continuation_info *c) {
-    bool host = c->host_pages[0] || c->host_pages[1] || c->image_in_host;
+    bool host = c->image_in_host;
+    for (uint32_t i = 0; i < KVD_MAX_POOLS; i++) host = host || c->host_pages[i];
     if (c->live) return "live";
     if (c->moving) return "moving";
     return !host ? "device" : c->demoted ? "host" : "device, host";

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "ctl.h"
+#include "figures.h"
 
 #define N(array) (sizeof(array) / sizeof *(array))
 
@@ -118,7 +119,9 @@ static void add_pages(cJSON *rows, const struct kvd_plan *plan, uint32_t i) {
     if (plan->restore_pages[i])
         n += snprintf(remark + n, sizeof remark - (size_t)n, ", restores %u from the host", plan->restore_pages[i]);
     if (plan->demote_pages[i]) snprintf(remark + n, sizeof remark - (size_t)n, ", demotes %u", plan->demote_pages[i]);
-    add_need(rows, i ? "pages (backend pool)" : "pages (main pool)", &plan->pages[i], out_put_u64, remark);
+    char what[32];
+    snprintf(what, sizeof what, "pages (%s pool)", figures_pool(NULL, i));
+    add_need(rows, what, &plan->pages[i], out_put_u64, remark);
 }
 
 void plan_show(struct ctl *ctl, const struct kvd_plan *plan) {
@@ -133,7 +136,7 @@ void plan_show(struct ctl *ctl, const struct kvd_plan *plan) {
     for (uint32_t i = 0; i < plan->n_pools && i < KVD_MAX_POOLS; i++) {
         add_pages(rows, plan, i);
         const cJSON *remark = cJSON_GetObjectItemCaseSensitive(cJSON_GetArrayItem(rows, (int)i), "remark");
-        snprintf(remarks[i], sizeof remarks[i], "%s: %s", i ? "backend pool" : "main pool", remark->valuestring);
+        snprintf(remarks[i], sizeof remarks[i], "%s pool: %s", figures_pool(NULL, i), remark->valuestring);
     }
     add_need(rows, "rows", &plan->rows, out_put_u64, "");
     add_need(rows, "sequences", &plan->sequences, out_put_u64, "");

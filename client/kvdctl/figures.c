@@ -11,7 +11,11 @@
 
 #define N(array) (sizeof(array) / sizeof *(array))
 
-const char *figures_pool(uint32_t pool) { return pool == 0 ? "main" : pool == 1 ? "draft" : "?"; }
+/* A kvd before windows tells no names. */
+const char *figures_pool(const struct kvd_store_info *info, uint32_t pool) {
+    if (info && pool < info->n_pools && pool < KVD_MAX_POOLS && *info->pool[pool].name) return info->pool[pool].name;
+    return pool == 0 ? "main" : pool == 1 ? "second" : pool == 2 ? "third" : "fourth";
+}
 
 double figures_number(const cJSON *object, const char *key) {
     const cJSON *value = cJSON_GetObjectItemCaseSensitive(object, key);
@@ -104,7 +108,7 @@ cJSON *figures_pools(const struct kvd_stats *stats, const struct kvd_store_info 
     for (uint32_t i = 0; i < stats->n_pools && i < KVD_MAX_POOLS; i++) {
         const struct kvd_pool_stats *pool = &stats->pool[i];
         cJSON *o = cJSON_CreateObject();
-        cJSON_AddStringToObject(o, "pool", figures_pool(i));
+        cJSON_AddStringToObject(o, "pool", figures_pool(info, i));
         out_put_u64(o, "pages", pool->capacity);
         out_put_u64(o, "allocated_pages", pool->allocated);
         out_put_u64(o, "reserved_pages", pool->reserved);
@@ -175,7 +179,7 @@ cJSON *figures_event(const struct kvd_event *event) {
     cJSON_AddStringToObject(o, "event", kinds[event->kind < N(kinds) ? event->kind : 0]);
     if (event->kind >= N(kinds)) out_put_u64(o, "kind", event->kind);
     if (event->kind == KVD_EVENT_PRESSURE || event->kind == KVD_EVENT_BOUNDED)
-        cJSON_AddStringToObject(o, "pool", figures_pool(event->pool));
+        cJSON_AddStringToObject(o, "pool", figures_pool(NULL, event->pool));
     if (event->kind == KVD_EVENT_PRESSURE) out_put_u64(o, "available_pages", event->available);
     if (event->kind == KVD_EVENT_BOUNDED || event->kind == KVD_EVENT_SHORTENED || event->kind == KVD_EVENT_GAVE_WAY)
         out_put_u64(o, "frontier", event->frontier);

@@ -11,7 +11,8 @@
 
 #include "out.h"
 
-const char *figures_pool(uint32_t pool); /* "main", "draft" */
+/* What the configuration calls it; info NULL: that is not known. */
+const char *figures_pool(const struct kvd_store_info *info, uint32_t pool);
 cJSON *figures_daemon(const struct kvd_stats *stats, const struct kvd_store_info *info);
 cJSON *figures_pools(const struct kvd_stats *stats, const struct kvd_store_info *info);
 /* The host arena; all zero where there is none. */

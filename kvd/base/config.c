@@ -81,7 +81,6 @@ static const struct token yes_no[] = { { "no", 0 }, { "yes", 1 }, { 0 } };
 
 /* Sections of which there are several: each row of the table stands for all of them. */
 static const char POOLS[] = "pool.NAME", GROUPS[] = "group.NAME";
-static const char *const pool_names[CONFIG_POOLS + 1] = { "main", "draft", "NAME" };
 
 static const struct key keys[] = {
     { "kvd", "socket", KEY_PATH, FIELD(socket), 0, 0, "/run/kvd/kvd.sock", NULL,
@@ -117,9 +116,22 @@ static const struct key keys[] = {
       "Active sequences at once (C)." },
 
     { POOLS, "groups", KEY_NAMES, FIELD(pool[0].groups), 0, 0, "", NULL,
-      "NAME is main, or draft, the pool of the backend. The layer groups of the pool in the order of their layers: "
-      "names\n"
-      "of sections [group.NAME] with blanks between. Empty: all layers are alike, as [model] or [backend] says." },
+      "NAME is main, draft, the pool of the backend, or another: of layers that see a window of the history. There "
+      "are\n"
+      "at most four pools. The layer groups of the pool in the order of their layers: names of sections [group.NAME]\n"
+      "with blanks between. Empty: all layers are alike, as [model] or [backend] says; not of a pool of windows." },
+    { POOLS, "window", KEY_U32, FIELD(pool[0].window), 0, 1u << 28, "0", NULL,
+      "Tokens that these layers see at most, the one to come among them: pages behind are given back as a sequence\n"
+      "grows. 0: all, as main always does." },
+    { POOLS, "aligned", KEY_TOKEN, FIELD(pool[0].aligned), 0, 0, "no", yes_no,
+      "yes: they see those from the last multiple of window on (chunked attention)." },
+    { POOLS, "lead", KEY_U32_AUTO, FIELD(pool[0].lead), 0, 1u << 20, "auto", NULL,
+      "Tokens behind the window that a running sequence keeps: as many may be truncated. At most window. auto:\n"
+      "widest_verify with a backend, else 0." },
+    { POOLS, "share", KEY_U32_AUTO, FIELD(pool[0].share), 1, 1000, "auto", NULL,
+      "Pages of a pool of windows for each 1000 that the main pool has beyond the smallest store. More: more windows "
+      "of\n"
+      "continuations and checkpoints. auto: a window of a running sequence for each eighth of max_context." },
 
     { GROUPS, "layers", KEY_U32, FIELD(layer_group[0].layers), 0, 4096, "0", NULL,
       "Layers that store a token alike, of a pool whose layers differ. At least one." },
@@ -275,7 +287,7 @@ _Static_assert(N_KEYS <= CONFIG_KEYS, "a line for each key");
 /* How many of a key there are, and the field of one of them. */
 static uint32_t key_count(const struct key *key, const struct config *c) {
     if (key->type == KEY_DEVICE) return c->n_devices;
-    if (key->section == POOLS) return CONFIG_POOLS;
+    if (key->section == POOLS) return 2 + c->n_window_pools;
     return key->section == GROUPS ? c->n_layer_groups : 1;
 }
 
@@ -419,6 +431,8 @@ void config_defaults(struct config *ret_config) {
         uint32_t n = keys[k].section == POOLS ? CONFIG_POOLS + 1 : keys[k].section == GROUPS ? CONFIG_GROUPS + 1 : 1;
         for (uint32_t i = 0; i < n; i++) (void)set_value(&keys[k], ret_config, i, keys[k].value, err, sizeof err);
     }
+    memcpy(ret_config->pool[0].name, "main", sizeof "main");
+    memcpy(ret_config->pool[1].name, "draft", sizeof "draft");
     take_runtime_folder(ret_config);
     ret_config->n_devices = 1;
 }
@@ -541,15 +555,39 @@ static const struct key *find_key(const char *section, const char *name) {
 
 static const struct key *device_key(void) { return find_key("devices", "device.0"); }
 
-/* A section of a pool. */
+/* Names one more of a family. False: it is no name. */
+static bool name_instance(struct parse *p, const char *what, const char *name, char to[KVD_GROUP_NAME_BYTES]) {
+    if (!*name || strlen(name) >= KVD_GROUP_NAME_BYTES || strspn(name, NAME_LETTERS) != strlen(name)) {
+        complain_line(p, p->line, "\"%s\" is no name of a %s; write 1 to %d letters, digits, and . _ : -", name, what,
+                      KVD_GROUP_NAME_BYTES - 1);
+        return false;
+    }
+    memcpy(to, name, strlen(name));
+    return true;
+}
+
+/* A section of a pool: one that is there already, or one more, which has a window. */
 static void enter_pool(struct parse *p, const char *name) {
-    for (uint32_t i = 0; i < CONFIG_POOLS + 1; i++) {
-        if (strcmp(name, pool_names[i]) != 0) continue;
-        p->family = POOLS;
-        p->instance = i;
+    struct config *c = p->config;
+    uint32_t i = 0, n = 2 + c->n_window_pools;
+    if (strcmp(name, "NAME") == 0) i = CONFIG_POOLS; /* the example */
+    else
+        while (i < n && strcmp(c->pool[i].name, name) != 0) i++;
+    if (strcmp(name, "arena") == 0) {
+        complain_line(p, p->line, "[%s]: lists of pools have the arena beside them; write another name", p->section);
+    } else if (i == n && i < CONFIG_POOLS) {
+        if (!name_instance(p, "pool", name, c->pool[i].name)) return;
+        c->n_window_pools++;
+    } else if (i == CONFIG_POOLS && strcmp(name, "NAME") != 0) {
+        complain_line(p, p->line,
+                      "[%s] is one pool more than %d, which is all there can be; join pools whose windows "
+                      "are alike",
+                      p->section, KVD_MAX_POOLS);
         return;
     }
-    complain_line(p, p->line, "there is no pool \"%s\"; the pools are main, and draft where there is a backend", name);
+    if (!c->origin.pool_line[i]) c->origin.pool_line[i] = p->line;
+    p->family = POOLS;
+    p->instance = i;
 }
 
 /* A section of a layer group: one that is there already, or one more. */
@@ -560,12 +598,7 @@ static void enter_group(struct parse *p, const char *name) {
     else
         while (i < c->n_layer_groups && strcmp(c->layer_group[i].name, name) != 0) i++;
     if (i == c->n_layer_groups && i < CONFIG_GROUPS) {
-        if (!*name || strlen(name) >= KVD_GROUP_NAME_BYTES || strspn(name, NAME_LETTERS) != strlen(name)) {
-            complain_line(p, p->line, "\"%s\" is no name of a group; write 1 to %d letters, digits, and . _ : -", name,
-                          KVD_GROUP_NAME_BYTES - 1);
-            return;
-        }
-        memcpy(c->layer_group[i].name, name, strlen(name));
+        if (!name_instance(p, "group", name, c->layer_group[i].name)) return;
         c->origin.group_line[i] = p->line;
         c->n_layer_groups++;
     } else if (i == CONFIG_GROUPS && strcmp(name, "NAME") != 0) {
@@ -809,13 +842,64 @@ static void refuse_shape(struct parse *p, const char *pool, const char *section,
         complain_line(p, line_of(p, section, name), "%s: the groups of [pool.%s] say it; remove this line", name, pool);
 }
 
+/* Of a pool's key, or of its section. */
+static uint32_t pool_line(const struct parse *p, uint32_t i, const char *name) {
+    const struct config_origin *o = &p->config->origin;
+    uint32_t line = o->line[find_key(POOLS, name) - keys][i];
+    return line ? line : o->pool_line[i];
+}
+
+static void check_window(struct parse *p, uint32_t i) {
+    const struct config_pool *pool = &p->config->pool[i];
+    bool lead = pool->lead != CONFIG_AUTO32 && pool->lead > pool->window;
+    if (i == 0 && pool->window)
+        complain_line(p, pool_line(p, i, "window"),
+                      "window: the pages of main carry the names, so it has none; put layers with a window into "
+                      "another section, such as [pool.window]");
+    if (i > 1 && !pool->window)
+        complain_line(p, pool_line(p, i, "window"),
+                      "pool %s has no window; write window =, or put its groups into [pool.main]", pool->name);
+    if (i > 1 && !pool->n_groups)
+        complain_line(p, pool_line(p, i, "groups"), "pool %s has no groups; write groups = and the names of some",
+                      pool->name);
+    if (pool->window && lead)
+        complain_line(p, pool_line(p, i, "lead"), "lead: %u tokens are more than window = %u; lower it", pool->lead,
+                      pool->window);
+    if (pool->window || i > 1) return;
+    if (pool->aligned || lead || pool->share != CONFIG_AUTO32)
+        complain_line(p,
+                      pool_line(p, i,
+                                pool->aligned ? "aligned"
+                                : lead        ? "lead"
+                                              : "share"),
+                      "pool %s has no window, of which this line speaks; remove it", pool->name);
+}
+
+static void check_draft_pool(struct parse *p) {
+    const struct config *c = p->config;
+    bool none = c->backend == GEOM_OFF || (c->backend == GEOM_DFLASH && !c->draft_layers && !c->pool[1].n_groups);
+    if (c->backend == GEOM_OFF && (c->pool[1].n_groups || c->pool[1].window))
+        complain_line(p, pool_line(p, 1, c->pool[1].n_groups ? "groups" : "window"),
+                      "%s: there is no draft pool without a backend; write kind = in section [backend]",
+                      c->pool[1].n_groups ? "groups" : "window");
+    if (2 - none + c->n_window_pools > KVD_MAX_POOLS)
+        complain_line(p, c->origin.pool_line[1 + c->n_window_pools],
+                      "pool %s is one more than %d with that of the backend; join pools whose windows are alike",
+                      c->pool[1 + c->n_window_pools].name, KVD_MAX_POOLS);
+    if (!c->pool[1].n_groups) return;
+    refuse_shape(p, "draft", "backend", "layers");
+    refuse_shape(p, "draft", "backend", "kv_heads");
+    refuse_shape(p, "draft", "backend", "head_dim");
+}
+
 static void take_pools(struct parse *p) {
     struct config *c = p->config;
     uint32_t uses[CONFIG_GROUPS] = { 0 };
-    for (uint32_t i = 0; i < CONFIG_POOLS; i++) {
+    for (uint32_t i = 0; i < 2 + c->n_window_pools; i++) {
         char words[sizeof c->pool[i].groups], *save = NULL;
         memcpy(words, c->pool[i].groups, sizeof words);
         for (char *w = strtok_r(words, " \t", &save); w; w = strtok_r(NULL, " \t", &save)) add_group(p, i, w, uses);
+        check_window(p, i);
     }
     for (uint32_t g = 0; g < c->n_layer_groups; g++) {
         check_group(p, g);
@@ -825,13 +909,7 @@ static void take_pools(struct parse *p) {
                           c->layer_group[g].name);
     }
     if (c->pool[0].n_groups) refuse_shape(p, "main", "model", "layers");
-    if (!c->pool[1].n_groups) return;
-    refuse_shape(p, "draft", "backend", "layers");
-    refuse_shape(p, "draft", "backend", "kv_heads");
-    refuse_shape(p, "draft", "backend", "head_dim");
-    if (c->backend == GEOM_OFF)
-        complain_line(p, c->origin.line[find_key(POOLS, "groups") - keys][1],
-                      "groups: there is no draft pool without a backend; write kind = in section [backend]");
+    check_draft_pool(p);
 }
 
 static void check_shape(struct parse *p) {
@@ -1047,7 +1125,8 @@ static void print_value(const struct key *key, const struct config *c, uint32_t 
 static const struct key *numbered_key(const struct config *c, const struct config *file, uint32_t i,
                                       uint32_t *ret_instance) {
     for (size_t k = 0, keys_of = 1; k < N_KEYS; k += keys_of, keys_of = 1) {
-        while (keys[k].section == GROUPS && k + keys_of < N_KEYS && keys[k + keys_of].section == GROUPS) keys_of++;
+        bool several = keys[k].section == POOLS || keys[k].section == GROUPS;
+        while (several && k + keys_of < N_KEYS && keys[k + keys_of].section == keys[k].section) keys_of++;
         uint32_t a = key_count(&keys[k], c), b = key_count(&keys[k], file), n = (a > b ? a : b) * (uint32_t)keys_of;
         *ret_instance = i / (uint32_t)keys_of;
         if (i < n) return &keys[k + i % keys_of];
@@ -1057,7 +1136,7 @@ static const struct key *numbered_key(const struct config *c, const struct confi
 }
 
 static void print_section(const struct key *key, const struct config *c, uint32_t i, char *text, size_t bytes) {
-    if (key->section == POOLS) snprintf(text, bytes, "pool.%s", pool_names[i]);
+    if (key->section == POOLS) snprintf(text, bytes, "pool.%s", c->pool[i].name);
     else if (key->section == GROUPS) snprintf(text, bytes, "group.%s", c->layer_group[i].name);
     else snprintf(text, bytes, "%s", key->section);
 }
@@ -1110,6 +1189,7 @@ static bool is_same(const struct key *key, const struct config *a, const struct 
     for (uint32_t i = 0; same && i < n; i++) {
         same = !memcmp(key_field(key, a, i), key_field(key, b, i), key->bytes);
         if (key->section == GROUPS) same = same && !strcmp(a->layer_group[i].name, b->layer_group[i].name);
+        if (key->section == POOLS) same = same && !strcmp(a->pool[i].name, b->pool[i].name);
     }
     return same;
 }

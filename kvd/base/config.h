@@ -22,7 +22,7 @@
 #define CONFIG_ACCESS_ENTRIES 16
 #define CONFIG_KEYS 90u /* at most */
 #define CONFIG_GROUPS 8u
-#define CONFIG_POOLS 2u /* main, draft */
+#define CONFIG_POOLS 5u /* main, draft, and three with windows, of which KVD_MAX_POOLS go together */
 
 /* Who may take a role: a peer that matches any entry. The daemon's own user and root always may. */
 struct config_access {
@@ -62,8 +62,13 @@ struct config {
     /* [model] */
     uint32_t layers, kv_heads, head_dim, profile /* enum kvd_storage */, arrangement /* enum geom_arrangement */;
     uint32_t max_context, max_concurrency;
-    /* [pool.NAME]: main, draft, and the NAME of the example, which is read and forgotten */
+    /* [pool.NAME]: main, draft, those with windows in the order of the file; the last is the example's, which is read
+     * and forgotten */
+    uint32_t n_window_pools;
     struct config_pool {
+        char name[KVD_GROUP_NAME_BYTES];
+        uint32_t window, aligned /* 0, 1 */;
+        uint32_t lead, share; /* CONFIG_AUTO32 */
         char groups[CONFIG_GROUPS * KVD_GROUP_NAME_BYTES];
         uint32_t n_groups, group[CONFIG_GROUPS]; /* numbers of layer_group; 0: the pool is of one shape */
     } pool[CONFIG_POOLS + 1];
@@ -121,7 +126,7 @@ struct config {
         char file[72]; /* its name, or the end of it */
         /* Where each key stands in it, by device, pool or group where there are several; 0: it has its default. */
         uint32_t line[CONFIG_KEYS][CONFIG_GROUPS + 1];
-        uint32_t group_line[CONFIG_GROUPS + 1]; /* where its section begins */
+        uint32_t group_line[CONFIG_GROUPS + 1], pool_line[CONFIG_POOLS + 1]; /* where its section begins */
     } origin;
 };
 

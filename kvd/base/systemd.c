@@ -125,21 +125,22 @@ bool fdstore_wait(unsigned timeout_ms) {
 
 /* ---- device regions there ---------------------------------------------------------------------- */
 
-static const char *const region_names[STORED_KINDS] = { "main", "draft", "state" };
+static const char *const region_names[STORED_KINDS] = { "main", "draft", "pool2", "pool3", "state" };
 
-void stored_name(uint64_t id, uint32_t rank, enum stored_kind what, uint32_t pages, uint64_t bytes, char *name,
-                 size_t size) {
+const char *stored_kind_name(uint32_t kind) { return region_names[kind]; }
+
+void stored_name(uint64_t id, uint32_t rank, uint32_t what, uint32_t pages, uint64_t bytes, char *name, size_t size) {
     snprintf(name, size, "kvd.%016" PRIx64 ".r%u.%s.%u.%" PRIu64, id, rank, region_names[what], pages, bytes);
 }
 
 static bool parse_region_name(const char *name, uint64_t *ret_id, uint32_t *ret_rank, uint32_t *ret_what,
                               uint32_t *ret_pages, uint64_t *ret_bytes) {
     char what[8], again[FDSTORE_NAME];
-    if (sscanf(name, "kvd.%16" SCNx64 ".r%u.%7[a-z].%u.%" SCNu64, ret_id, ret_rank, what, ret_pages, ret_bytes) != 5)
+    if (sscanf(name, "kvd.%16" SCNx64 ".r%u.%7[a-z0-9].%u.%" SCNu64, ret_id, ret_rank, what, ret_pages, ret_bytes) != 5)
         return false;
     for (*ret_what = 0; *ret_what < STORED_KINDS && strcmp(what, region_names[*ret_what]);) ++*ret_what;
     if (*ret_what == STORED_KINDS || *ret_rank >= KVD_MAX_RANKS || !*ret_id || !*ret_bytes) return false;
-    stored_name(*ret_id, *ret_rank, (enum stored_kind) * ret_what, *ret_pages, *ret_bytes, again, sizeof again);
+    stored_name(*ret_id, *ret_rank, *ret_what, *ret_pages, *ret_bytes, again, sizeof again);
     return strcmp(name, again) == 0;
 }
 
@@ -175,10 +176,11 @@ bool stored_matches(const struct stored_regions *stored, const struct geom_layou
     for (uint32_t r = 0; r < KVD_MAX_RANKS; r++) {
         const struct stored_region *region = stored->region[r];
         bool there = r < n_ranks;
-        if (!region_has_size(&region[STORED_MAIN], there ? layout->pool_bytes[0] : 0) ||
-            !region_has_size(&region[STORED_DRAFT], there && layout->n_pools > 1 ? layout->pool_bytes[1] : 0) ||
-            !region_has_size(&region[STORED_STATE], there ? layout->state_bytes : 0))
-            return false;
+        bool same = region_has_size(&region[STORED_STATE], there ? layout->state_bytes : 0);
+        for (uint32_t p = 0; p < GEOM_MAX_POOLS; p++)
+            same = same &&
+                   region_has_size(&region[STORED_POOLS + p], there && p < layout->n_pools ? layout->pool_bytes[p] : 0);
+        if (!same) return false;
     }
     return true;
 }
@@ -189,7 +191,7 @@ void stored_drop(struct stored_regions *stored) {
         for (uint32_t k = 0; k < STORED_KINDS; k++) {
             struct stored_region *region = &stored->region[r][k];
             if (!region->bytes) continue;
-            stored_name(stored->id, r, (enum stored_kind)k, stored->pages, region->bytes, name, sizeof name);
+            stored_name(stored->id, r, k, stored->pages, region->bytes, name, sizeof name);
             fdstore_remove(name);
             if (region->fd >= 0) close(region->fd);
             *region = (struct stored_region){ .fd = -1 };

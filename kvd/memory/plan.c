@@ -38,6 +38,13 @@ static void take_groups(const struct config *c, uint32_t pool, struct geom_pool_
     }
 }
 
+static struct geom_window window_of(const struct config *c, const struct config_pool *pool) {
+    uint32_t lead = c->backend == GEOM_OFF ? 0 : c->widest_verify;
+    return (struct geom_window){ .tokens = pool->window,
+                                 .lead = or_auto(pool->lead, lead < pool->window ? lead : pool->window),
+                                 .aligned = pool->aligned != 0 };
+}
+
 static struct geom_pool_spec draft_spec(const struct config *c) {
     bool full = c->backend == GEOM_DFLASH;
     struct geom_pool_spec draft = { .storage = full ? KVD_STORAGE_BF16 : (enum kvd_storage)c->profile,
@@ -48,7 +55,45 @@ static struct geom_pool_spec draft_spec(const struct config *c) {
                                     .head_dim = or_auto(c->draft_head_dim, full ? 128 : c->head_dim),
                                     .n_ranks = c->n_devices };
     take_groups(c, 1, &draft);
+    draft.window = window_of(c, &c->pool[1]);
     return draft;
+}
+
+const struct config_pool *plan_pool(const struct config *c, const struct geom_store_spec *spec, uint32_t pool) {
+    uint32_t before = geom_pool_count(spec) - spec->n_more;
+    return &c->pool[pool < before ? pool : 2 + pool - before];
+}
+
+/* What decides how many pages a window takes. */
+static void take_windows(const struct config *c, const struct geom_store_spec *spec, struct store_config *store) {
+    store->max_context = c->max_context;
+    store->prefill_chunk = c->prefill_chunk;
+    store->widest_verify = c->widest_verify;
+    store->draft_window = spec->draft_window;
+    for (uint32_t p = 0; p < geom_pool_count(spec); p++) {
+        const struct geom_window *window = &geom_pool_at(spec, p)->window;
+        store->window[p] = (struct store_window){ window->tokens, window->lead, window->aligned };
+    }
+}
+
+/* CAP-8: the smallest store runs one sequence of full length, or all with a page each; beyond, there is a window for
+ * each eighth of a context in Main, unless the configuration says how many pages. */
+static void size_window(const struct config *c, const struct store_config *store, uint32_t p, uint32_t asked,
+                        struct geom_window *window) {
+    uint32_t eighth = geom_pages(c->max_context) / 8, pages = store_window_pages(store, p);
+    uint64_t share = eighth ? ((uint64_t)pages * 1000 + eighth - 1) / eighth : 1000;
+    if (!window->tokens) return;
+    window->least = pages > c->max_concurrency ? pages : c->max_concurrency;
+    window->share = or_auto(asked, share > 1000 ? 1000 : (uint32_t)share);
+}
+
+static void size_windows(const struct config *c, struct geom_store_spec *spec) {
+    struct store_config store = { 0 };
+    uint32_t before = geom_pool_count(spec) - spec->n_more;
+    take_windows(c, spec, &store);
+    if (before > 1) size_window(c, &store, 1, c->pool[1].share, &spec->draft.window);
+    for (uint32_t k = 0; k < spec->n_more; k++)
+        size_window(c, &store, before + k, c->pool[2 + k].share, &spec->more[k].window);
 }
 
 int plan_spec(const struct config *c, struct geom_store_spec *ret_spec, char *err, size_t err_bytes) {
@@ -72,6 +117,13 @@ int plan_spec(const struct config *c, struct geom_store_spec *ret_spec, char *er
     };
     take_groups(c, 0, &spec.main);
     if (c->backend != GEOM_OFF) spec.draft = draft_spec(c);
+    for (; spec.n_more < c->n_window_pools && spec.n_more < GEOM_MAX_POOLS - 1; spec.n_more++) {
+        struct geom_pool_spec *pool = &spec.more[spec.n_more];
+        *pool = (struct geom_pool_spec){ .arrangement = spec.main.arrangement, .n_ranks = c->n_devices };
+        take_groups(c, 2 + spec.n_more, pool);
+        pool->window = window_of(c, &c->pool[2 + spec.n_more]);
+    }
+    size_windows(c, &spec);
     if (geom_store_check(&spec, err, err_bytes)) return 1;
     *ret_spec = spec;
     return 0;
@@ -155,8 +207,8 @@ static void plan_host(const struct config *c, struct plan *plan) {
     struct geom_pool_spec state;
     uint64_t stride;
     plan->arena_bytes = (c->arena_bytes + 4095) / 4096 * 4096;
-    plan->host_stride[0] = geom_packed_bytes(&plan->spec.main) * c->n_devices;
-    if (plan->capacity.layout.n_pools > 1) plan->host_stride[1] = geom_packed_bytes(&plan->spec.draft) * c->n_devices;
+    for (uint32_t p = 0; p < plan->capacity.layout.n_pools; p++)
+        plan->host_stride[p] = geom_packed_bytes(geom_pool_at(&plan->spec, p)) * c->n_devices;
     if (plan->spec.state_bytes && !geom_state(plan->spec.state_bytes, &state, &stride, NULL, 0))
         plan->host_state_stride = geom_packed_bytes(&state) * c->n_devices;
 }
@@ -224,13 +276,10 @@ static uint32_t continuations_of(const struct config *c, const struct plan *plan
 void plan_store_config(const struct config *c, const struct plan *plan, struct store_config *ret_store) {
     *ret_store = (struct store_config){
         .backend = plan->spec.backend,
-        .max_context = c->max_context,
+        .more_pools = plan->spec.n_more,
         .max_concurrency = c->max_concurrency,
-        .draft_window = plan->spec.draft_window,
-        .widest_verify = c->widest_verify,
         .lease_growth = c->lease_growth != 0,
         .lease_window = c->lease_window,
-        .prefill_chunk = c->prefill_chunk,
         .map_ahead = c->map_ahead,
         .max_continuations = continuations_of(c, plan),
         .has_state = c->state_bytes > 0,
@@ -240,6 +289,7 @@ void plan_store_config(const struct config *c, const struct plan *plan, struct s
         .host_state_stride = plan->host_state_stride,
         .recorded = plan->arena_bytes > 0 || c->export == EXPORT_VMM,
     };
+    take_windows(c, &plan->spec, ret_store);
     for (uint32_t p = 0; p < plan->capacity.layout.n_pools; p++) {
         ret_store->pool_pages[p] = plan->capacity.layout.pages[p];
         ret_store->host_stride[p] = plan->host_stride[p];

@@ -27,6 +27,8 @@ struct plan {
 
 /* Geometry alone; 0, or 1 with a sentence. */
 int plan_spec(const struct config *config, struct geom_store_spec *ret_spec, char *err, size_t err_bytes);
+/* What the configuration says of pool number `pool` of the store. */
+const struct config_pool *plan_pool(const struct config *config, const struct geom_store_spec *spec, uint32_t pool);
 /* Geometry and capacity on opened devices. stored: regions of an earlier instance (NULL: none): their memory counts as
  * free, and an automatic capacity stays what it was. arena: its name (NULL: none); what an earlier instance left there
  * is not needed again. Refused, before a byte is taken, where the machine, the control groups or the limits of this

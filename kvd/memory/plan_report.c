@@ -7,32 +7,47 @@
 
 #include "plan.h"
 
-#define PARTS 10u
+#define PARTS (2 * GEOM_MAX_POOLS + 6u)
 
 struct plan_part {
-    const char *name;
+    char name[KVD_GROUP_NAME_BYTES + 16];
     uint64_t bytes;
 };
 
+static const char *pool_name(const struct config *c, const struct plan *plan, uint32_t pool) {
+    return plan_pool(c, &plan->spec, pool)->name;
+}
+
+static void add_part(struct plan_part *part, const char *of, const char *name, uint64_t bytes) {
+    snprintf(part->name, sizeof part->name, "%s%s%s", of, *of ? " " : "", name);
+    part->bytes = bytes;
+}
+
 /* What a device holds, part by part. */
-static uint32_t list_parts(const struct geom_layout *l, struct plan_part ret_parts[PARTS]) {
+static uint32_t list_parts(const struct config *c, const struct plan *plan, struct plan_part ret_parts[PARTS]) {
+    const struct geom_layout *l = &plan->capacity.layout;
     uint32_t n = 0;
     for (uint32_t p = 0; p < l->n_pools; p++) {
-        ret_parts[n++] = (struct plan_part){ p ? "draft pool" : "main pool", l->pool_bytes[p] };
-        ret_parts[n++] = (struct plan_part){ p ? "draft block table" : "main block table", l->table_bytes[p] };
+        add_part(&ret_parts[n++], pool_name(c, plan, p), "pool", l->pool_bytes[p]);
+        add_part(&ret_parts[n++], pool_name(c, plan, p), "block table", l->table_bytes[p]);
     }
-    ret_parts[n++] = (struct plan_part){ "state images", l->state_bytes };
-    ret_parts[n++] = (struct plan_part){ "persistent", l->persistent_bytes };
-    ret_parts[n++] = (struct plan_part){ "workspace", l->workspace_bytes };
-    ret_parts[n++] = (struct plan_part){ "graphs", l->graph_bytes };
-    ret_parts[n++] = (struct plan_part){ "padding", l->padding_bytes };
-    ret_parts[n++] = (struct plan_part){ "total", l->total_bytes };
+    add_part(&ret_parts[n++], "", "state images", l->state_bytes);
+    add_part(&ret_parts[n++], "", "persistent", l->persistent_bytes);
+    add_part(&ret_parts[n++], "", "workspace", l->workspace_bytes);
+    add_part(&ret_parts[n++], "", "graphs", l->graph_bytes);
+    add_part(&ret_parts[n++], "", "padding", l->padding_bytes);
+    add_part(&ret_parts[n++], "", "total", l->total_bytes);
     return n;
 }
 
-/* The pools share the arena: tokens that it holds of all together (HOST-1). */
+/* The pools share the arena: tokens that it holds of all together (HOST-1), where windows take their share of each. */
 static uint64_t arena_tokens(const struct plan *plan) {
-    return plan->arena_bytes / (plan->host_stride[0] + plan->host_stride[1]) * KVD_PAGE_TOKENS;
+    uint64_t page = 0;
+    for (uint32_t p = 0; p < plan->capacity.layout.n_pools; p++) {
+        const struct geom_window *window = &geom_pool_at(&plan->spec, p)->window;
+        page += window->tokens ? plan->host_stride[p] / 1000 * window->share : plan->host_stride[p];
+    }
+    return plan->arena_bytes / page * KVD_PAGE_TOKENS;
 }
 
 /* ---- words ------------------------------------------------------------------------------------- */
@@ -46,8 +61,7 @@ static const char *with_unit(uint64_t bytes, char text[24]) {
     return text;
 }
 
-static void print_arena(FILE *out, const struct plan *plan) {
-    static const char *const names[GEOM_MAX_POOLS] = { "main", "draft" };
+static void print_arena(FILE *out, const struct config *c, const struct plan *plan) {
     char text[24];
     if (!plan->arena_bytes) {
         fputs("\nHost arena: none; nothing is demoted.\n", out);
@@ -55,7 +69,7 @@ static void print_arena(FILE *out, const struct plan *plan) {
     }
     fprintf(out, "\nHost arena: %s for %" PRIu64 " tokens\n", with_unit(plan->arena_bytes, text), arena_tokens(plan));
     for (uint32_t p = 0; p < plan->capacity.layout.n_pools; p++)
-        fprintf(out, "  %s pool: a page takes %s; %" PRIu64 " fit of these alone\n", names[p],
+        fprintf(out, "  %s pool: a page takes %s; %" PRIu64 " fit of these alone\n", pool_name(c, plan, p),
                 with_unit(plan->host_stride[p], text), plan->arena_bytes / plan->host_stride[p]);
     if (plan->host_state_stride) fprintf(out, "  a state image takes %s\n", with_unit(plan->host_state_stride, text));
 }
@@ -85,18 +99,18 @@ static uint64_t group_token_bytes(const struct geom_pool_spec *pool, uint32_t g)
     return shape.rank_page_bytes / KVD_PAGE_TOKENS;
 }
 
-static const char *group_name(const struct config *c, uint32_t pool, uint32_t g) {
-    return c->layer_group[c->pool[pool].group[g]].name;
+static const char *group_name(const struct config *c, const struct plan *plan, uint32_t pool, uint32_t g) {
+    return c->layer_group[plan_pool(c, &plan->spec, pool)->group[g]].name;
 }
 
 static const struct geom_pool_spec *pool_spec(const struct plan *plan, uint32_t pool) {
-    return pool ? &plan->spec.draft : &plan->spec.main;
+    return geom_pool_at(&plan->spec, pool);
 }
 
 static void print_group(FILE *out, const char *begin, const struct config *c, const struct plan *plan, uint32_t pool,
                         uint32_t g) {
     const struct geom_group *group = &pool_spec(plan, pool)->group[g];
-    fprintf(out, "%s  %s pool, group %s: %u layers, ", begin, pool ? "draft" : "main", group_name(c, pool, g),
+    fprintf(out, "%s  %s pool, group %s: %u layers, ", begin, pool_name(c, plan, pool), group_name(c, plan, pool, g),
             group->n_layers);
     if (group->format == KVD_FORMAT_LATENT) fprintf(out, "latent of %u bytes", group->row_bytes);
     else if (group->format == KVD_FORMAT_PACKED)
@@ -107,6 +121,18 @@ static void print_group(FILE *out, const char *begin, const struct config *c, co
         if (group->v_head_dim != group->head_dim) fprintf(out, " of K and %u of V", group->v_head_dim);
     }
     fprintf(out, ": %" PRIu64 " bytes a token on each device\n", group_token_bytes(pool_spec(plan, pool), g));
+}
+
+/* Of a pool with a window what a sequence has, and how many pages there are. */
+static void print_window(FILE *out, const char *begin, const struct config *c, const struct plan *plan, uint32_t p) {
+    const struct geom_window *window = &pool_spec(plan, p)->window;
+    char text[24];
+    if (!window->tokens) return;
+    fprintf(out, "%s  %s pool: %s of %u tokens", begin, pool_name(c, plan, p),
+            window->aligned ? "aligned chunks" : "a window", window->tokens);
+    if (window->lead) fprintf(out, " and %u behind it", window->lead);
+    fprintf(out, "; %u pages of %s on each device, %u for each 1000 more of main\n", plan->capacity.layout.pages[p],
+            with_unit(geom_rank_page_bytes(pool_spec(plan, p)), text), window->share);
 }
 
 /* begin: what each line begins with. */
@@ -120,8 +146,10 @@ static void print_shape(FILE *out, const char *begin, const struct config *c, co
         fprintf(out, "%sStore %s: profile %s, %u layers, %u KV heads, head_dim %u, on %u device%s\n", begin, c->store,
                 geom_storage_name(main->storage), main->n_layers, main->n_kv_heads, main->head_dim, c->n_devices,
                 plural);
-    for (uint32_t p = 0; p < plan->capacity.layout.n_pools; p++)
+    for (uint32_t p = 0; p < plan->capacity.layout.n_pools; p++) {
+        print_window(out, begin, c, plan, p);
         for (uint32_t g = 0; g < pool_spec(plan, p)->n_groups; g++) print_group(out, begin, c, plan, p, g);
+    }
 }
 
 void plan_print_least(FILE *out, const struct config *c, const struct plan *plan) {
@@ -146,13 +174,13 @@ static void print_words(FILE *out, const struct config *c, const struct plan *pl
             c->capacity_tokens == CONFIG_AUTO64 ? ", all that fit (tokens = auto)" : "", k->curve.m_min);
     fprintf(out, "A page takes %s over all devices, a token %s.\n\nOn each device:\n", with_unit(page, text),
             with_unit(page / KVD_PAGE_TOKENS, other));
-    for (uint32_t i = 0, n = list_parts(&k->layout, parts); i < n; i++)
+    for (uint32_t i = 0, n = list_parts(c, plan, parts); i < n; i++)
         if (parts[i].bytes) fprintf(out, "  %-18s %14s\n", parts[i].name, with_unit(parts[i].bytes, text));
     fputs("\nDevices:\n", out);
     for (uint32_t i = 0; i < plan->n_devices; i++)
         fprintf(out, "  device.%u %s: %s free, %s of that left over\n", i, plan->identity[i].name,
                 with_unit(plan->free_bytes[i], text), with_unit(plan->free_bytes[i] - k->bytes, other));
-    print_arena(out, plan);
+    print_arena(out, c, plan);
     if (plan_cost_text(cost, true, sentence, sizeof sentence)) fprintf(out, "  %s\n", sentence);
 }
 
@@ -179,8 +207,8 @@ static void print_groups_json(FILE *out, const struct config *c, const struct pl
     for (uint32_t p = 0; p < plan->capacity.layout.n_pools; p++)
         for (uint32_t g = 0; g < pool_spec(plan, p)->n_groups; g++) {
             const struct geom_group *group = &pool_spec(plan, p)->group[g];
-            fprintf(out, "%s{\"pool\": \"%s\", \"group\": ", comma, p ? "draft" : "main");
-            print_string(out, group_name(c, p, g));
+            fprintf(out, "%s{\"pool\": \"%s\", \"group\": ", comma, pool_name(c, plan, p));
+            print_string(out, group_name(c, plan, p, g));
             fprintf(out,
                     ", \"format\": \"%s\", \"profile\": \"%s\", \"layers\": %u, \"kv_heads\": %u, \"head_dim\": %u",
                     geom_format_name(group->format), group->format ? "" : geom_storage_name(group->storage),
@@ -189,6 +217,18 @@ static void print_groups_json(FILE *out, const struct config *c, const struct pl
                     group->v_head_dim, group->row_bytes, group_token_bytes(pool_spec(plan, p), g));
             comma = ", ";
         }
+    fputs("],\n", out);
+}
+
+static void print_pools_json(FILE *out, const struct config *c, const struct plan *plan) {
+    fputs("  \"pools\": [", out);
+    for (uint32_t p = 0; p < plan->capacity.layout.n_pools; p++) {
+        const struct geom_pool_spec *spec = pool_spec(plan, p);
+        fprintf(out, "%s{\"pool\": \"%s\", \"pages\": %u, \"page_bytes_each_device\": %" PRIu64, p ? ", " : "",
+                pool_name(c, plan, p), plan->capacity.layout.pages[p], geom_rank_page_bytes(spec));
+        fprintf(out, ", \"window\": %u, \"lead\": %u, \"aligned\": %s, \"share\": %u}", spec->window.tokens,
+                spec->window.lead, spec->window.aligned ? "true" : "false", spec->window.share);
+    }
     fputs("],\n", out);
 }
 
@@ -201,13 +241,14 @@ static void print_json(FILE *out, const struct config *c, const struct plan *pla
     fprintf(out, ",\n  \"profile\": \"%s\",\n  \"layers\": %u,\n  \"kv_heads\": %u,\n  \"head_dim\": %u,\n",
             main->n_groups ? "groups" : geom_storage_name(main->storage), main->n_layers, main->n_kv_heads,
             main->head_dim);
+    print_pools_json(out, c, plan);
     print_groups_json(out, c, plan);
     fprintf(out,
             "  \"tokens\": %" PRIu64 ",\n  \"pages\": %u,\n  \"least_pages\": %u,\n  \"page_bytes\": %" PRIu64 ",\n",
             k->tokens, k->pages, k->curve.m_min, geom_page_bytes(&plan->spec.main));
     fprintf(out, "  \"least_bytes\": %" PRIu64 ",\n  \"bytes_of_one_more_page\": %" PRIu64 ",\n  \"each_device\": {",
             k->curve.b_min, k->curve.b_step);
-    for (uint32_t i = 0, n = list_parts(&k->layout, parts); i < n; i++) {
+    for (uint32_t i = 0, n = list_parts(c, plan, parts); i < n; i++) {
         fputs(i ? ", \"" : "\"", out);
         print_key(out, parts[i].name);
         fprintf(out, "_bytes\": %" PRIu64, parts[i].bytes);
@@ -221,8 +262,8 @@ static void print_json(FILE *out, const struct config *c, const struct plan *pla
     }
     fprintf(out, "],\n  \"arena_bytes\": %" PRIu64 ",\n  \"arena_tokens\": %" PRIu64, plan->arena_bytes,
             arena_tokens(plan));
-    fprintf(out, ",\n  \"arena_page_bytes\": [%" PRIu64, plan->host_stride[0]);
-    if (k->layout.n_pools > 1) fprintf(out, ", %" PRIu64, plan->host_stride[1]);
+    fputs(",\n  \"arena_page_bytes\": [", out);
+    for (uint32_t p = 0; p < k->layout.n_pools; p++) fprintf(out, "%s%" PRIu64, p ? ", " : "", plan->host_stride[p]);
     fprintf(out, "],\n  \"arena_state_image_bytes\": %" PRIu64, plan->host_state_stride);
     if (cost && cost->there)
         fprintf(out,

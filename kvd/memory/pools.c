@@ -25,7 +25,7 @@ uint32_t pools_fd_index(uint32_t rank, uint32_t what) { return rank * POOLS_FDS 
 static const struct device_region *region_at(const struct pools *p, uint32_t rank, uint32_t what) {
     if (rank >= p->n_ranks) return NULL;
     if (what == POOLS_FD_STATE) return p->state[rank];
-    uint32_t pool = what % 2;
+    uint32_t pool = what % GEOM_MAX_POOLS;
     if (pool >= p->n_pools) return NULL;
     return what < POOLS_FD_TABLE ? p->planes[pool][rank] : p->table[pool][rank];
 }
@@ -57,9 +57,8 @@ static void make_public(struct kvd_region_info *region) {
     region->local_address = 0;
 }
 
-static void describe_group(const struct config *c, const struct geom_pool_spec *spec, uint32_t pool, uint32_t g,
-                           struct kvd_layer_group *ret_info) {
-    const struct geom_group *group = &spec->group[g];
+static void describe_group(const struct config *c, const struct config_pool *pool, const struct geom_group *group,
+                           uint32_t g, struct kvd_layer_group *ret_info) {
     *ret_info = (struct kvd_layer_group){ .format = group->format,
                                           .storage = group->storage,
                                           .order = group->order,
@@ -68,7 +67,32 @@ static void describe_group(const struct config *c, const struct geom_pool_spec *
                                           .head_dim = group->head_dim,
                                           .v_head_dim = group->v_head_dim,
                                           .row_bytes = group->row_bytes };
-    memcpy(ret_info->name, c->layer_group[c->pool[pool].group[g]].name, sizeof ret_info->name);
+    memcpy(ret_info->name, c->layer_group[pool->group[g]].name, sizeof ret_info->name);
+}
+
+static void describe_pool(const struct config *c, const struct plan *plan, struct pools *p, uint32_t i) {
+    const struct geom_pool_spec *s = &p->spec[i];
+    const struct config_pool *from = plan_pool(c, &plan->spec, i);
+    struct kvd_pool_info *info = &p->info.pool[i];
+    *info = (struct kvd_pool_info){ .storage = s->storage,
+                                    .order = s->order,
+                                    .arrangement = s->arrangement,
+                                    .n_layers = s->n_layers,
+                                    .n_kv_heads = s->n_kv_heads,
+                                    .head_dim = s->head_dim,
+                                    .n_ranks = s->n_ranks,
+                                    .pages = p->pages[i],
+                                    .page_bytes = geom_page_bytes(s),
+                                    .n_groups = s->n_groups,
+                                    .window = s->window.tokens,
+                                    .window_lead = s->window.lead,
+                                    .window_aligned = s->window.aligned };
+    memcpy(info->name, from->name, sizeof info->name);
+    for (uint32_t g = 0; g < s->n_groups; g++) describe_group(c, from, &s->group[g], g, &info->group[g]);
+    for (uint32_t r = 0; r < p->n_ranks; r++) {
+        describe_region(p, p->planes[i][r], pools_fd_index(r, POOLS_FD_PLANES + i), &info->planes[r]);
+        describe_region(p, p->table[i][r], pools_fd_index(r, POOLS_FD_TABLE + i), &info->table[r]);
+    }
 }
 
 static void describe_store(const struct config *c, const struct plan *plan, struct pools *p) {
@@ -87,24 +111,7 @@ static void describe_store(const struct config *c, const struct plan *plan, stru
     info->capacity_tokens = plan->capacity.tokens;
     info->lease_growth = c->lease_growth != 0;
     geom_digest(&plan->spec, &plan->capacity.layout, info->geometry.bytes);
-    for (uint32_t i = 0; i < p->n_pools; i++) {
-        const struct geom_pool_spec *s = &p->spec[i];
-        info->pool[i] = (struct kvd_pool_info){ .storage = s->storage,
-                                                .order = s->order,
-                                                .arrangement = s->arrangement,
-                                                .n_layers = s->n_layers,
-                                                .n_kv_heads = s->n_kv_heads,
-                                                .head_dim = s->head_dim,
-                                                .n_ranks = s->n_ranks,
-                                                .pages = p->pages[i],
-                                                .page_bytes = geom_page_bytes(s),
-                                                .n_groups = s->n_groups };
-        for (uint32_t g = 0; g < s->n_groups; g++) describe_group(c, s, i, g, &info->pool[i].group[g]);
-        for (uint32_t r = 0; r < p->n_ranks; r++) {
-            describe_region(p, p->planes[i][r], pools_fd_index(r, POOLS_FD_PLANES + i), &info->pool[i].planes[r]);
-            describe_region(p, p->table[i][r], pools_fd_index(r, POOLS_FD_TABLE + i), &info->pool[i].table[r]);
-        }
-    }
+    for (uint32_t i = 0; i < p->n_pools; i++) describe_pool(c, plan, p, i);
     for (uint32_t r = 0; r < p->n_ranks && p->state_slots; r++)
         describe_region(p, p->state[r], pools_fd_index(r, POOLS_FD_STATE), &info->state[r]);
     p->public_info = *info;
@@ -118,12 +125,11 @@ static void describe_store(const struct config *c, const struct plan *plan, stru
 }
 
 /* A region that outlives the process: taken over from the one before, or made and given to the holder. */
-static int open_stored(struct pools *p, struct stored_regions *stored, uint32_t rank, enum stored_kind what,
-                       uint64_t bytes, struct device_region **ret_region, char *err, size_t err_bytes) {
-    static const char *const labels[STORED_KINDS] = { "main", "draft", "state" };
+static int open_stored(struct pools *p, struct stored_regions *stored, uint32_t rank, uint32_t what, uint64_t bytes,
+                       struct device_region **ret_region, char *err, size_t err_bytes) {
     char name[FDSTORE_NAME], label[32], why[384];
     struct device_export e;
-    snprintf(label, sizeof label, "%s-r%u", labels[what], rank);
+    snprintf(label, sizeof label, "%s-r%u", stored_kind_name(what), rank);
     struct stored_region *region = &stored->region[rank][what];
     if (p->adopted) {
         if (!device_region_adopt(p->device[rank], label, bytes, region->fd, ret_region, why, sizeof why)) {
@@ -133,11 +139,11 @@ static int open_stored(struct pools *p, struct stored_regions *stored, uint32_t 
         snprintf(err, err_bytes, "device.%u: the region that an earlier kvd left cannot be taken over: %s", rank, why);
         return 1;
     }
-    if (new_region(p->device[rank], labels[what], rank, bytes, 0, ret_region, err, err_bytes)) return 1;
+    if (new_region(p->device[rank], stored_kind_name(what), rank, bytes, 0, ret_region, err, err_bytes)) return 1;
     if (!p->id) return 0;
     device_region_export(*ret_region, &e);
     stored_name(p->id, rank, what, p->pages[0], bytes, name, sizeof name);
-    if (!fdstore_put(name, e.fd) && what == STORED_MAIN && rank == 0)
+    if (!fdstore_put(name, e.fd) && what == STORED_POOLS && rank == 0)
         LOG(LOG_WARNING,
             "export = vmm, but nobody keeps descriptors for this process (NOTIFY_SOCKET): its device pages go with it");
     return 0;
@@ -145,10 +151,10 @@ static int open_stored(struct pools *p, struct stored_regions *stored, uint32_t 
 
 static int open_rank(const struct geom_layout *layout, struct pools *p, struct stored_regions *stored, uint32_t rank,
                      char *err, size_t err_bytes) {
-    static const char *const tables[GEOM_MAX_POOLS] = { "main-table", "draft-table" };
+    static const char *const tables[GEOM_MAX_POOLS] = { "main-table", "draft-table", "table2", "table3" };
     for (uint32_t i = 0; i < p->n_pools; i++)
-        if (open_stored(p, stored, rank, i ? STORED_DRAFT : STORED_MAIN, layout->pool_bytes[i], &p->planes[i][rank],
-                        err, err_bytes) ||
+        if (open_stored(p, stored, rank, STORED_POOLS + i, layout->pool_bytes[i], &p->planes[i][rank], err,
+                        err_bytes) ||
             new_region(p->device[rank], tables[i], rank, layout->table_bytes[i], 0xff, &p->table[i][rank], err,
                        err_bytes))
             return 1; /* tables: every entry -1 (ROW-6) */
@@ -206,8 +212,7 @@ int pools_open(const struct config *config, const struct plan *plan, struct devi
     ret_pools->n_pools = layout->n_pools;
     ret_pools->n_ranks = plan->n_devices;
     ret_pools->row_entries = geom_pages(config->max_context);
-    ret_pools->spec[0] = plan->spec.main;
-    ret_pools->spec[1] = plan->spec.draft;
+    for (uint32_t p = 0; p < layout->n_pools; p++) ret_pools->spec[p] = *geom_pool_at(&plan->spec, p);
     memcpy(ret_pools->pages, layout->pages, sizeof ret_pools->pages);
     memcpy(ret_pools->device, devices, plan->n_devices * sizeof *devices);
     if (plan->spec.state_bytes) { /* the plan has checked it */

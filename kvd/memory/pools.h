@@ -38,7 +38,12 @@ int pools_open(const struct config *config, const struct plan *plan, struct devi
 /* pools_fd_index: number of a region on the socket of descriptors (fd_index). pools_fd: the descriptor of that region,
  * which stays the pools' own, or -1. */
 uint32_t pools_fd_index(uint32_t rank, uint32_t what);
-enum { POOLS_FD_PLANES = 0 /* + pool */, POOLS_FD_TABLE = 2 /* + pool */, POOLS_FD_STATE = 4, POOLS_FDS = 5 };
+enum {
+    POOLS_FD_PLANES = 0,             /* + pool */
+    POOLS_FD_TABLE = GEOM_MAX_POOLS, /* + pool */
+    POOLS_FD_STATE = 2 * GEOM_MAX_POOLS,
+    POOLS_FDS
+};
 int pools_fd(const struct pools *pools, uint32_t fd_index);
 /* Frees the regions and closes the devices. */
 void pools_close(struct pools *pools);

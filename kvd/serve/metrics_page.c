@@ -34,6 +34,7 @@ struct view {
     struct cold_stats cold;
     bool cold_up, lost, one, reload_good;
     char instance[160], build[256]; /* labels */
+    char pool[POOLS][KVD_GROUP_NAME_BYTES], short_pages[POOLS][KVD_GROUP_NAME_BYTES + 8];
 };
 
 /* Looks at some sequences from cursor on, *left ones at most: the slots behind the last one are not searched. False:
@@ -59,6 +60,8 @@ static void view_service(struct service *s, struct view *v) {
     for (uint32_t p = 0; p < s->pools.n_pools; p++) {
         v->page_bytes[p] = s->pools.info.pool[p].page_bytes;
         v->pool_bytes[p] = v->page_bytes[p] * s->pools.pages[p];
+        memcpy(v->pool[p], s->pools.info.pool[p].name, sizeof v->pool[p]);
+        snprintf(v->short_pages[p], sizeof v->short_pages[p], "%s_pages", v->pool[p]);
     }
     v->rows = v->sequence_limit = s->config.max_concurrency;
     v->state_limit = s->pools.state_slots;
@@ -319,17 +322,13 @@ static const struct family {
 
 /* ---- text -------------------------------------------------------------------------------------------- */
 
-static const char *const pool_names[POOLS] = { "main", "draft", "pool_2", "pool_3" };
 #define ROLE_NAME(name, number, text) text,
 static const char *const role_names[METRICS_ROLES] = { KVD_ROLE_LIST(ROLE_NAME) };
 #undef ROLE_NAME
 static const char *const source_names[METRICS_SOURCES] = { "root", "move", "fork" };
 static const char *const short_names[METRICS_SHORTS] = {
     [METRICS_SHORT_LIMIT] = "limit",
-    [METRICS_SHORT_PAGES] = "main_pages",
-    [METRICS_SHORT_PAGES + 1] = "draft_pages",
-    [METRICS_SHORT_PAGES + 2] = "pool_2_pages",
-    [METRICS_SHORT_PAGES + 3] = "pool_3_pages",
+    [METRICS_SHORT_PAGES + 1] = "draft_pages", /* also where there is no such pool; those of the others have its name */
     [METRICS_SHORT_ROWS] = "rows",
     [METRICS_SHORT_SEQUENCES] = "sequences",
     [METRICS_SHORT_CONTINUATIONS] = "continuations",
@@ -337,7 +336,6 @@ static const char *const short_names[METRICS_SHORTS] = {
     [METRICS_SHORT_STATE_SLOTS] = "state_slots",
     [METRICS_SHORT_ARENA] = "arena",
 };
-static_assert(POOLS == 4, "every pool's pages have a name");
 static const char *const end_names[METRICS_ENDS] = { "kept", "released" };
 static const char *const tier_names[METRICS_TIERS] = { "device", "host", "computed" };
 static const char *const direction_names[2] = { [DEVICE_TO_HOST] = "demoted", [HOST_TO_DEVICE] = "restored" };
@@ -362,13 +360,13 @@ static_assert(offsetof(struct kvd_stats, recovered_damaged) ==
                   offsetof(struct kvd_stats, recovered_continuations) + HOST_DAMAGED * sizeof(uint32_t),
               "outcomes of a recovery are one family, in the order of their names");
 
-/* Families with one label, whose values are constant. Pools and histograms of requests have fewer. */
+/* Families with one label, whose values are constant, but the names of pools. Histograms of requests have fewer. */
 static const struct label_set {
     const char *label;
     const char *const *names;
     uint32_t n;
 } label_sets[] = {
-    [POOL] = { "pool", pool_names, POOLS },
+    [POOL] = { "pool", NULL, POOLS },
     [ROLE] = { "role", role_names, METRICS_ROLES },
     [SOURCE] = { "source", source_names, METRICS_SOURCES },
     [END] = { "end", end_names, METRICS_ENDS },
@@ -403,11 +401,20 @@ static void write_number(FILE *out, enum family_unit unit, uint64_t value) {
     else fprintf(out, " %" PRIu64 ".%09" PRIu64 "\n", value / 1000000000u, value % 1000000000u);
 }
 
+/* NULL: of a pool that is not there. */
+static const char *label_value(const struct family *f, const struct view *v, uint32_t i) {
+    if (f->labels == POOL) return i < v->stats.n_pools ? v->pool[i] : NULL;
+    if (f->labels == SHORT && i - METRICS_SHORT_PAGES < v->stats.n_pools)
+        return v->short_pages[i - METRICS_SHORT_PAGES];
+    return label_sets[f->labels].names[i];
+}
+
 static void write_list(FILE *out, const struct family *f, const struct view *v) {
     const struct label_set *set = &label_sets[f->labels];
-    uint32_t n = f->labels == POOL ? v->stats.n_pools : set->n;
-    for (uint32_t i = 0; i < n; i++) {
-        fprintf(out, "%s{%s=\"%s\"}", f->name, set->label, set->names[i]);
+    for (uint32_t i = 0; i < set->n; i++) {
+        const char *value = label_value(f, v, i);
+        if (!value) continue;
+        fprintf(out, "%s{%s=\"%s\"}", f->name, set->label, value);
         write_number(out, f->unit, number_at(v, f, i));
     }
 }

@@ -154,7 +154,8 @@ void serve_list_sessions(struct call *call) {
 /* What kvd has made of an auto; 0: it decides that later, or not as a number. */
 static uint64_t chosen_value(const struct service *s, const struct kvd_setting *setting) {
     const struct kvd_store_info *info = &s->pools.info;
-    const struct kvd_pool_info *draft = info->n_pools > 1 ? &info->pool[1] : &(struct kvd_pool_info){ 0 };
+    bool backend = info->n_pools - s->plan.spec.n_more > 1;
+    const struct kvd_pool_info *draft = backend ? &info->pool[1] : &(struct kvd_pool_info){ 0 };
     struct store_config store;
     plan_store_config(&s->config, &s->plan, &store);
     const struct {

@@ -315,12 +315,11 @@ static void write_arena(FILE *out, const struct kvd_stats *stats) {
 }
 
 static void write_maps(struct service *s, FILE *out, const struct lists *l) {
-    static const char *const names[KVD_MAX_POOLS] = { "main", "draft", "pool_2", "pool_3" };
     fputs(",\n\"maps\":{", out);
     for (uint32_t p = 0; p < l->n_pools; p++) {
         struct map map = { .n = 0 };
         map_pool(s, p, &map);
-        write_map(out, names[p], &map);
+        write_map(out, s->pools.info.pool[p].name, &map);
         fputs(",\n", out);
     }
     struct map map = { .n = 0 };

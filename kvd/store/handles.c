@@ -167,6 +167,7 @@ void seq_view(const struct store *store, const struct seq *seq, uint32_t p, uint
     const struct space *space = &seq->space[p];
     ret_view->row = seq->row[p];
     ret_view->membership = space->count;
+    ret_view->first = space->base;
     ret_view->entitlement =
         store->window_pages[p] ? window_end(store, p, space->base, seq_reach(store, seq, p)) : space_entitlement(space);
     ret_view->committed = space->committed;

@@ -175,7 +175,7 @@ static size_t carve_store(struct store *s, unsigned char *base) {
     s->row_entries = pages_of(c->max_context);
     for (uint32_t p = 0; p < s->n_pools; p++) {
         carve_pool(&carve, s, p);
-        s->window_pages[p] = c->window[p].tokens ? window_pages(c, p) : 0;
+        s->window_pages[p] = c->window[p].tokens ? store_window_pages(c, p) : 0;
         s->has_windows |= c->window[p].tokens > 0;
     }
     s->digests = carve_take(&carve, s->pool[0].descriptors, sizeof *s->digests);

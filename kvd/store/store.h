@@ -154,6 +154,10 @@ int store_check_config(const struct store_config *config, char *err, size_t err_
 int store_init(void *memory, size_t bytes, const struct store_config *config, struct store **ret_store, char *err,
                size_t err_bytes);
 
+/* Pages that a running sequence maps of a window pool at once, at most (GRP-3): window, lead, what grows between two
+ * boundaries, and a page for each end that is not aligned. */
+uint32_t store_window_pages(const struct store_config *config, uint32_t pool);
+
 const struct store_config *store_get_config(const struct store *store);
 uint32_t store_n_pools(const struct store *store);
 /* L and C. The mirror row: L entries, -1 outside the membership (ROW-1, ROW-6). Stable address. */

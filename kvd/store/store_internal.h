@@ -524,9 +524,6 @@ uint32_t window_first(const struct store *store, uint32_t pool, uint32_t frontie
 uint32_t window_kept(const struct store *store, uint32_t pool, uint32_t frontier);
 /* The lowest frontier from which blocks from base on suffice to go on. */
 uint32_t window_lowest(const struct store *store, uint32_t pool, uint32_t base);
-/* Blocks that are mapped at once, at most (GRP-3): window, lead, what grows between two boundaries, and a page for each
- * end that is not aligned. */
-uint32_t window_pages(const struct store_config *config, uint32_t pool);
 /* GRP-4: all that going on from the frontier reads is in these spaces. */
 bool windows_hold(const struct store *store, const struct space spaces[KVD_MAX_POOLS], uint32_t frontier);
 /* Where mapping ends with this base; reach: where the request does. */

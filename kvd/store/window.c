@@ -34,7 +34,7 @@ uint32_t window_lowest(const struct store *store, uint32_t p, uint32_t base) {
     return (uint32_t)(first + window->tokens - 1);
 }
 
-uint32_t window_pages(const struct store_config *config, uint32_t p) {
+uint32_t store_window_pages(const struct store_config *config, uint32_t p) {
     const struct store_window *window = &config->window[p];
     uint64_t growth = max_u32(config->prefill_chunk, config->widest_verify + config->draft_window + 2);
     return (uint32_t)min_u64(pages_of(config->max_context),

@@ -37,7 +37,7 @@ struct cold_engine_config cold_engine_config_of(const struct config *c) {
 }
 
 const struct geom_pool_spec *cold_spec_of(const struct service *s, uint32_t pool) {
-    return pool ? &s->plan.spec.draft : &s->plan.spec.main;
+    return geom_pool_at(&s->plan.spec, pool);
 }
 
 void cold_name_piece(const struct cold_layout *layout, const struct store_piece *piece, struct cold_name *ret_name) {

@@ -147,7 +147,8 @@ class Libkvd:
     @staticmethod
     def _place(p):
         return kvd.Place(
-            p.row, p.membership, p.entitlement, p.committed, p.protected_frontier, p.slice_begin, p.slice_count
+            p.row, p.membership, p.entitlement, p.committed, p.protected_frontier, p.slice_begin, p.slice_count,
+            p.first
         )
 
     def activate_exactly(self, want):

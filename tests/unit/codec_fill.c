@@ -142,7 +142,7 @@ void fill_request(struct fill *f, uint16_t type, struct msg_request *q) {
 }
 
 static void place(struct fill *f, struct kvd_pool_view *p) {
-    *p = (struct kvd_pool_view){ u32(f), u32(f), u32(f), u32(f), u32(f), u32(f), u32(f) };
+    *p = (struct kvd_pool_view){ u32(f), u32(f), u32(f), u32(f), u32(f), u32(f), u32(f), u32(f) };
 }
 static uint32_t places(struct fill *f, struct kvd_pool_view p[KVD_MAX_POOLS]) {
     uint32_t n = count(f, KVD_MAX_POOLS);
@@ -209,7 +209,7 @@ void fill_decode_round(struct fill *f, uint32_t n, struct msg_request *q, struct
             .pool[0] = { .ask = KVD_ROUND_COMMIT | KVD_ROUND_ENSURE, .commit = frontier, .ensure = frontier + 2 }
         };
         f->results[i].n_pools = 1;
-        f->results[i].pool[0] = (struct kvd_pool_view){ i, pages, pages + 20, frontier, 0, pages - 4, 4 };
+        f->results[i].pool[0] = (struct kvd_pool_view){ i, pages, pages + 20, frontier, 0, pages - 4, 4, 0 };
     }
     q->u.round.n = y->u.round.n = n;
     q->u.round.items = f->items;

@@ -126,6 +126,15 @@ static struct geom_store_spec random_store(uint64_t *seed) {
         s.draft.arrangement = (enum geom_arrangement)kvt_below(seed, 2);
         s.draft.n_ranks = s.main.n_ranks;
     }
+    uint32_t most = GEOM_MAX_POOLS - geom_pool_count(&s), full = geom_pages(s.max_context);
+    for (s.n_more = kvt_below(seed, most + 1), most = 0; most < s.n_more; most++) {
+        s.more[most] = pool(KVD_STORAGE_BF16, 1 + kvt_below(seed, 3), s.main.n_ranks, 1 + kvt_below(seed, 100));
+        s.more[most].n_ranks = s.main.n_ranks;
+        s.more[most].arrangement = (enum geom_arrangement)kvt_below(seed, 2);
+        s.more[most].window = (struct geom_window){ .tokens = 1 + kvt_below(seed, 500),
+                                                    .least = 1 + kvt_below(seed, full),
+                                                    .share = 1 + kvt_below(seed, 1000) };
+    }
     if (kvt_below(seed, 2)) {
         s.state_bytes = 1 + kvt_below(seed, 1 << 22);
         s.state_slots = s.max_concurrency + kvt_below(seed, 3);
@@ -139,10 +148,12 @@ static struct geom_store_spec random_store(uint64_t *seed) {
 /* What would be allocated must never exceed what was charged, and the bound may cost one region block and one alignment
  * a plane at most. */
 static void check_layout(const struct geom_store_spec *s, const struct geom_layout *l) {
-    const struct geom_pool_spec *pools[2] = { &s->main, &s->draft };
+    const struct geom_pool_spec *pools[GEOM_MAX_POOLS];
     uint64_t total = l->padding_bytes + l->state_bytes + l->persistent_bytes + l->workspace_bytes + l->graph_bytes,
              bound = 0;
+    KVT_EQ(l->n_pools, geom_pool_count(s));
     for (uint32_t i = 0; i < l->n_pools; i++) {
+        pools[i] = geom_pool_at(s, i);
         KVT_EQ(l->pool_bytes[i] % GEOM_REGION_MIN, 0);
         KVT_EQ(l->table_bytes[i] % GEOM_REGION_MIN, 0);
         KVT_TRUE(l->pool_bytes[i] >= geom_region_bytes(pools[i], l->pages[i]));
@@ -150,6 +161,8 @@ static void check_layout(const struct geom_store_spec *s, const struct geom_layo
         KVT_TRUE(l->table_bytes[i] >= 4ull * s->max_concurrency * geom_pages(s->max_context));
         total += l->pool_bytes[i] + l->table_bytes[i];
         bound += GEOM_REGION_MIN + GEOM_ALIGN * (uint64_t)geom_plane_count(pools[i]);
+        if (pools[i]->window.tokens) /* a part of a page, and a part of a byte for each page of Main */
+            bound += geom_region_bytes(pools[i], 1) + l->pages[0];
     }
     KVT_TRUE(l->padding_bytes <= bound);
     if (s->state_bytes) {
@@ -183,6 +196,43 @@ static void cap_4_curve_is_the_layout(void) {
         struct geom_layout layout;
         KVT_EQ_I(geom_layout(&s, curve.m_min - 1, &layout, err, sizeof err), GEOM_E_CAPACITY);
         KVT_EQ_I(geom_layout(&s, curve.m_max + 1, &layout, err, sizeof err), GEOM_E_CAPACITY);
+    }
+}
+
+static void cap_8_bad_windows_refused(void) {
+    static const struct {
+        struct geom_window window;
+        int code;
+        const char *says;
+    } bad[] = {
+        { { .tokens = 0, .least = 1, .share = 1 }, GEOM_E_UNSUPPORTED, "it needs a window" },
+        { { .tokens = UINT32_MAX, .least = 1, .share = 1 }, GEOM_E_RANGE, "each is at most" },
+        { { .tokens = 8, .lead = UINT32_MAX, .least = 1, .share = 1 }, GEOM_E_RANGE, "each is at most" },
+        { { .tokens = 8, .least = 0, .share = 1 }, GEOM_E_RANGE, "it has 1..4 and 1..1000" },
+        { { .tokens = 8, .least = 5, .share = 1 }, GEOM_E_RANGE, "it has 1..4" },
+        { { .tokens = 8, .least = 1, .share = 0 }, GEOM_E_RANGE, "1..1000" },
+        { { .tokens = 8, .least = 1, .share = 1001 }, GEOM_E_RANGE, "1..1000" },
+        { { .tokens = 8, .least = 4, .share = 1000 }, 0, "" },
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct geom_store_spec s = store(256, 3);
+        s.n_more = 1;
+        s.more[0] = s.main;
+        s.more[0].window = bad[i].window;
+        KVT_EQ_I(geom_store_check(&s, err, sizeof err), bad[i].code);
+        if (bad[i].code) KVT_HAS(err, bad[i].says);
+        if (bad[i].code) continue;
+        s.more[0].n_ranks = 2;
+        s.more[0].n_kv_heads = 2;
+        KVT_EQ_I(geom_store_check(&s, err, sizeof err), GEOM_E_UNSUPPORTED);
+        KVT_HAS(err, "on 2 ranks");
+        s.n_more = 4;
+        KVT_EQ_I(geom_store_check(&s, err, sizeof err), GEOM_E_RANGE);
+        KVT_HAS(err, "5 pools: a store has 1..4");
+        s.n_more = 0;
+        s.main.window = bad[i].window;
+        KVT_EQ_I(geom_store_check(&s, err, sizeof err), GEOM_E_UNSUPPORTED);
+        KVT_HAS(err, "Main has a window of 8 tokens");
     }
 }
 
@@ -339,7 +389,7 @@ int main(int argc, char **argv) {
         KVT_CASE(cap_2_explicit_worked),
         KVT_CASE(cap_4_curve_is_the_layout),
         KVT_CASE(state_slots_are_pages),
-        KVT_CASE(cap_3_automatic_takes_all_it_may),
+        KVT_CASE(cap_8_bad_windows_refused), KVT_CASE(cap_3_automatic_takes_all_it_may),
         KVT_CASE(cap_5_backend_pages),
         KVT_CASE(pool_3_backend_profiles),
         KVT_CASE(bad_counts_refused),

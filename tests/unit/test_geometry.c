@@ -619,6 +619,35 @@ static void srv_4_groups_move_the_digest(void) {
     KVT_EQ_MEM(placed[1], placed[0], 32);
 }
 
+/* SRV-4, KEEP-1, GRP-2: a window moves the digests, its lead that of places only, and its share none. */
+static void srv_4_windows_move_the_digest(void) {
+    struct geom_store_spec base = { .max_context = 4096, .max_concurrency = 4, .n_more = 1 };
+    const struct geom_layout layout = { .n_pools = 2, .pages = { 100, 50 } };
+    uint8_t placed[8][32], packed[8][32];
+    uint32_t n = 0;
+    base.main = base.more[0] = pool(KVD_STORAGE_BF16, 2, 2, 64);
+    base.more[0].window = (struct geom_window){ .tokens = 128, .least = 4, .share = 100 };
+#define WINDOW(change)                                                                                                 \
+    do {                                                                                                               \
+        struct geom_store_spec s = base;                                                                               \
+        change;                                                                                                        \
+        geom_digest(&s, &layout, placed[n]);                                                                           \
+        geom_packed_digest(&s, 2, packed[n++]);                                                                        \
+    } while (0)
+    WINDOW((void)s);
+    WINDOW(s.more[0].window.share = 101);
+    WINDOW(s.more[0].window.lead = 8);
+    WINDOW(s.more[0].window.tokens = 129);
+    WINDOW(s.more[0].window.aligned = true);
+    WINDOW(s.more[0].window.tokens = 0);
+    WINDOW(s.more[0].n_layers = 3);
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t j = 0; j < i; j++) {
+            KVT_EQ(memcmp(placed[i], placed[j], 32) == 0, i <= 1);
+            KVT_EQ(memcmp(packed[i], packed[j], 32) == 0, i <= 2);
+        }
+}
+
 /* SRV-4: the digest moves with everything that moves a byte, and with nothing else. */
 static void digest_covers_geometry(void) {
     struct geom_store_spec base = { .backend = GEOM_MTP,
@@ -752,6 +781,7 @@ int main(int argc, char **argv) {
         KVT_CASE(grp_7_heads_are_replicated),
         KVT_CASE(keep_1_digests_of_one_shape_stay),
         KVT_CASE(srv_4_groups_move_the_digest),
+        KVT_CASE(srv_4_windows_move_the_digest),
         KVT_CASE(digest_covers_geometry),
         KVT_CASE(srv_4_each_number_moves_the_digest),
         KVT_CASE(keep_1_packed_identity_is_the_pages_geometry),

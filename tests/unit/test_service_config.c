@@ -150,7 +150,24 @@ static const struct {
     { "[access]\nworker = bob\n", "k.conf:2: worker: \"bob\" has \"bob\", which is neither * nor uid:USER", "" },
     { "[access]\nworker = uid:nobody-has-this-name\n", "k.conf:2: worker:", "of this machine" },
     { "[grup.a]\nlayers = 2\n", "k.conf:1: there is no section [grup.a]; did you mean [group.a]?", "" },
-    { "[pool.side]\ngroups = a\n", "k.conf:1: there is no pool \"side\"", "main, and draft" },
+    { "[pool.side]\ngroups = a\n[group.a]\nlayers = 1\n", "k.conf:1: pool side has no window; write window =",
+      "or put its groups into [pool.main]" },
+    { "[pool.side]\nwindow = 128\n", "k.conf:1: pool side has no groups; write groups =", "" },
+    { "[pool.main]\nwindow = 128\n", "k.conf:2: window: the pages of main carry the names, so it has none",
+      "such as [pool.window]" },
+    { "[pool.main]\naligned = yes\n", "k.conf:2: pool main has no window, of which this line speaks", "remove it" },
+    { "[pool.main]\nshare = 500\n", "k.conf:2: pool main has no window", "" },
+    { "[pool.a]\nwindow = 128\nlead = 129\ngroups = g\n[group.g]\nlayers = 1\n",
+      "k.conf:3: lead: 129 tokens are more than window = 128; lower it", "" },
+    { "[pool.a]\nshare = 1001\n", "k.conf:2: share: \"1001\" is outside 1 to 1000", "" },
+    { "[pool.a b]\nwindow = 128\n", "k.conf:1: \"a b\" is no name of a pool", "1 to 31 letters" },
+    { "[pool.arena]\nwindow = 128\n", "k.conf:1: [pool.arena]: lists of pools have the arena beside them",
+      "write another name" },
+    { "[pool.a]\n[pool.b]\n[pool.c]\n[pool.a]\n[pool.d]\n", "k.conf:5: [pool.d] is one pool more than 4", "join pools" },
+    { "[backend]\nkind = mtp\n[pool.a]\nwindow = 1\ngroups = g\n[pool.b]\nwindow = 2\ngroups = h\n"
+      "[pool.c]\nwindow = 3\ngroups = i\n[group.g]\nlayers = 1\n[group.h]\nlayers = 1\n[group.i]\nlayers = 1\n",
+      "k.conf:9: pool c is one more than 4 with that of the backend; join pools whose windows are alike", "" },
+    { "[pool.draft]\nwindow = 128\n", "k.conf:2: window: there is no draft pool without a backend", "kind =" },
     { "[group.a b]\nlayers = 1\n", "k.conf:1: \"a b\" is no name of a group", "1 to 31 letters" },
     { "[group.a]\nlayer = 1\n",
       "k.conf:2: section [group.a] has no key \"layer\"; did you mean layers in section [group.a]?", "" },
@@ -289,7 +306,9 @@ static void settings_are_what_is_in_effect(void) {
         "[model]\nprofile = k8v4\n[limits]\nhandshake_timeout = 1500ms\nstall_timeout = 2min\n"
         "[access]\nworker = uid:7 gid:0 *\n[http]\nlisten = 127.0.0.1:9464\n"
         "[pool.main]\ngroups = b a\n[group.a]\nlayers = 2\nformat = latent\nbytes = 656\n[group.b]\nlayers = 1\n"
-        "v_head_dim = 256\nprofile = int8\norder = head-major\n";
+        "v_head_dim = 256\nprofile = int8\norder = head-major\n"
+        "[pool.near]\ngroups = c\nwindow = 100\naligned = yes\n[pool.far]\ngroups = d\nwindow = 900\nlead = 0\nshare = 7\n"
+        "[group.c]\nlayers = 1\n[group.d]\nlayers = 1\n";
     char text[8192] = "", section[sizeof(((struct kvd_setting *)0)->section)] = "";
     struct kvd_setting s;
     KVT_NEED(good(file));
@@ -586,6 +605,62 @@ static void grp_1_groups_of_the_draft(void) {
     KVT_EQ(plan.spec.draft.n_groups, 0);
 }
 
+/* CAP-8: a store that has one pool without a window, one of a window, and one of aligned chunks behind the backend's. */
+static void cap_8_window_pools(void) {
+    struct plan plan;
+    struct store_config store;
+    KVT_NEED(good("[model]\nhead_dim = 64\nmax_context = 65536\nmax_concurrency = 3\n[lease]\nprefill_chunk = 128\n"
+                  "[backend]\nkind = mtp\n[pool.near]\ngroups = a\nwindow = 128\nshare = 250\n"
+                  "[pool.far]\ngroups = b\nwindow = 8192\naligned = yes\nlead = 0\n"
+                  "[group.a]\nlayers = 3\n[group.b]\nlayers = 1\n[capacity]\ntokens = 131072\n"));
+    KVT_NEED(plan_sizes(&parsed, &plan));
+    plan_store_config(&parsed, &plan, &store);
+    const struct geom_layout *layout = &plan.capacity.layout;
+    KVT_EQ(layout->n_pools, 4);
+    KVT_EQ(store.more_pools, 2);
+    KVT_OK(store_check_config(&store, complaints, sizeof complaints));
+    KVT_EQ(store.window[2].tokens, 128);
+    KVT_EQ(store.window[2].lead, 16); /* widest_verify: there is a backend */
+    KVT_EQ(store.window[3].lead, 0);
+    KVT_TRUE(store.window[3].aligned);
+    KVT_EQ(layout->pages[0], 2048);
+    KVT_EQ(store_window_pages(&store, 2), 6); /* 128 + 16 + 128 tokens, and a page for an end */
+    KVT_EQ(layout->pages[2], 6 + 256);         /* 250 of 1000 that Main has beyond its 1024 */
+    KVT_EQ(store_window_pages(&store, 3), 131);
+    KVT_EQ(plan.spec.more[1].window.share, 1000); /* an eighth of a context is 128 pages */
+    KVT_EQ(layout->pages[3], 131 + 1024);
+    KVT_EQ(plan.host_stride[2], 3 * 2 * 2 * 64 * 64 * 2);
+    KVT_EQ(plan.capacity.bytes, layout->total_bytes);
+    KVT_EQ_STR(plan_pool(&parsed, &plan.spec, 3)->name, "far");
+    KVT_NEED(good("[model]\nmax_context = 64\nmax_concurrency = 5\n[pool.a]\ngroups = a\nwindow = 8\n"
+                  "[group.a]\nlayers = 1\n[capacity]\ntokens = 640\n")); /* contexts of a page */
+    KVT_NEED(plan_sizes(&parsed, &plan));
+    KVT_EQ(plan.capacity.layout.pages[1], 10);
+    KVT_EQ(plan.spec.more[0].window.lead, 0);
+}
+
+/* CAP-4, CAP-8: automatic capacity takes windows into account, and the report shows every pool. */
+static void cap_8_automatic_and_reported(void) {
+    struct plan plan;
+    char *text = NULL;
+    size_t n = 0;
+    KVT_NEED(make_plan("[pool.local]\ngroups = a\nwindow = 128\n[group.a]\nlayers = 5\n[host]\narena = 1MiB\n", &plan));
+    KVT_EQ(plan.capacity.bytes, plan.capacity.layout.total_bytes);
+    KVT_TRUE(plan.capacity.slack < plan.capacity.curve.b_step + (1u << 20));
+    KVT_TRUE(plan.capacity.layout.pages[1] > 64 && plan.capacity.layout.pages[1] <= plan.capacity.pages);
+    FILE *out = open_memstream(&text, &n);
+    plan_print(out, &parsed, &plan, NULL, false);
+    plan_print(out, &parsed, &plan, NULL, true);
+    fclose(out);
+    KVT_HAS(text, "  local pool: a window of 128 tokens; ");
+    KVT_HAS(text, "  local pool, group a: 5 layers, bf16, 2 KV heads, head_dim 64");
+    KVT_HAS(text, "  local block table ");
+    KVT_HAS(text, "  local pool: a page takes ");
+    KVT_HAS(text, "\"local_pool_bytes\": ");
+    KVT_HAS(text, "\"window\": 128, \"lead\": 0, \"aligned\": false, \"share\": 1000}]");
+    free(text);
+}
+
 /* GRP-7: 2 heads on 4 devices. */
 static void grp_7_more_devices_than_heads(void) {
     struct plan plan;
@@ -620,6 +695,8 @@ int main(int argc, char **argv) {
                                              KVT_CASE(grp_1_groups_of_the_file),
                                              KVT_CASE(keep_1_one_plain_group_is_one_shape),
                                              KVT_CASE(grp_1_groups_of_the_draft),
+                                             KVT_CASE(cap_8_window_pools),
+                                             KVT_CASE(cap_8_automatic_and_reported),
                                              KVT_CASE(grp_7_more_devices_than_heads),
                                              { 0 } };
     return kvt_main("service_config", cases, argc, argv);

@@ -150,9 +150,9 @@ static struct fdstore_item item(uint64_t id, uint32_t rank, enum stored_kind wha
 
 static void cont_3_a_set_is_taken_as_a_whole(void) {
     struct geom_layout layout = { .n_pools = 2, .pages = { 100, 7 }, .pool_bytes = { 4096, 512 }, .state_bytes = 64 };
-    struct fdstore_item items[8] = { item(5, 0, STORED_MAIN, 100, 4096), item(5, 0, STORED_DRAFT, 100, 512),
-                                     item(5, 0, STORED_STATE, 100, 64),  item(5, 1, STORED_MAIN, 100, 4096),
-                                     item(5, 1, STORED_DRAFT, 100, 512), item(5, 1, STORED_STATE, 100, 64) };
+    struct fdstore_item items[8] = { item(5, 0, STORED_POOLS, 100, 4096), item(5, 0, STORED_POOLS + 1, 100, 512),
+                                     item(5, 0, STORED_STATE, 100, 64),  item(5, 1, STORED_POOLS, 100, 4096),
+                                     item(5, 1, STORED_POOLS + 1, 100, 512), item(5, 1, STORED_STATE, 100, 64) };
     struct stored_regions kept;
     stored_load(&kept, items, 6);
     KVT_EQ(kept.id, 5);
@@ -176,12 +176,12 @@ static void cont_3_a_set_is_taken_as_a_whole(void) {
 /* A set that was taken over in part is forgotten as a whole: what stayed with the holder would be memory that nobody
  * ever frees, and, standing first at the next start, would cost the set that is good. */
 static void cont_3_what_was_taken_over_is_forgotten_too(void) {
-    struct fdstore_item items[2] = { item(5, 0, STORED_MAIN, 100, 4096), item(5, 1, STORED_MAIN, 100, 4096) };
+    struct fdstore_item items[2] = { item(5, 0, STORED_POOLS, 100, 4096), item(5, 1, STORED_POOLS, 100, 4096) };
     struct stored_regions kept;
     int fd = manager();
     KVT_NEED(fd >= 0);
     stored_load(&kept, items, 2);
-    kept.region[0][STORED_MAIN].fd = -1; /* the device's from here on */
+    kept.region[0][STORED_POOLS].fd = -1; /* the device's from here on */
     stored_drop(&kept);
     KVT_EQ_STR(told(fd), "FDSTOREREMOVE=1\nFDNAME=kvd.0000000000000005.r0.main.100.4096");
     KVT_EQ_STR(told(fd), "FDSTOREREMOVE=1\nFDNAME=kvd.0000000000000005.r1.main.100.4096");
@@ -194,8 +194,8 @@ static void cont_3_what_was_taken_over_is_forgotten_too(void) {
 
 /* The holder forgets by name: of one that it handed over twice it must keep the first. */
 static void cont_3_one_that_is_there_twice(void) {
-    struct fdstore_item items[3] = { item(5, 0, STORED_MAIN, 100, 4096), item(5, 0, STORED_MAIN, 100, 4096),
-                                     item(6, 0, STORED_MAIN, 100, 4096) };
+    struct fdstore_item items[3] = { item(5, 0, STORED_POOLS, 100, 4096), item(5, 0, STORED_POOLS, 100, 4096),
+                                     item(6, 0, STORED_POOLS, 100, 4096) };
     struct stored_regions kept;
     int fd = manager();
     KVT_NEED(fd >= 0);
@@ -276,8 +276,8 @@ static void cont_3_foreign_names_are_let_go(void) {
         stored_load(&kept, &one, 1);
         if (!KVT_EQ(kept.id, 0) || !KVT_FALSE(is_open(one.fd))) printf("    %s\n", names[i]);
     }
-    struct fdstore_item two[3] = { item(5, 0, STORED_MAIN, 100, 4096), item(6, 0, STORED_MAIN, 100, 4096),
-                                   item(5, 0, STORED_MAIN, 100, 4096) };
+    struct fdstore_item two[3] = { item(5, 0, STORED_POOLS, 100, 4096), item(6, 0, STORED_POOLS, 100, 4096),
+                                   item(5, 0, STORED_POOLS, 100, 4096) };
     stored_load(&kept, two, 3); /* of two sets the first; nothing twice */
     KVT_EQ(kept.id, 5);
     KVT_TRUE(is_open(two[0].fd));
