@@ -331,6 +331,8 @@ enum kvd_status kvd_store_layer_view(const kvd_store *store, uint32_t pool, uint
                                     .n_kv_heads = batch.n_kv_heads,
                                     .storage = batch.storage,
                                     .format = batch.format,
-                                    .v_head_dim = batch.v_head_dim };
+                                    .v_head_dim = batch.v_head_dim,
+                                    .window = batch.window,
+                                    .window_aligned = batch.window_aligned };
     return KVD_OK;
 }

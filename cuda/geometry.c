@@ -541,6 +541,8 @@ int geom_layer_view(const struct geom_pool_spec *spec, uint32_t n_pages, uint32_
     view.n_kv_heads = plane.n_heads;
     view.storage = group.storage;
     view.format = group.format;
+    view.window = spec->window.tokens;
+    view.window_aligned = spec->window.aligned;
     *ret_view = view;
     return 0;
 }

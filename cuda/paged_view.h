@@ -83,6 +83,8 @@ typedef struct PagedKVLayerView {
     uint32_t storage;                /* enum kvd_storage */
     uint32_t format;                 /* enum kvd_format; latent, packed: the one plane is k, of bytes, head_dim is 0 */
     uint32_t v_head_dim;             /* of V; D unless the model says otherwise */
+    uint32_t window;                 /* tokens that a query sees at most, its own among them; 0: all (GRP-2) */
+    uint32_t window_aligned;         /* 1: it sees those from the last multiple of `window` on */
 } PagedKVLayerView;
 
 /* A batch: shared planes and the whole table matrix; table_rows[B] is an op input (VIEW-2). */
@@ -98,6 +100,8 @@ typedef struct PagedKVBatchLayerView {
     uint32_t storage;
     uint32_t format;
     uint32_t v_head_dim;
+    uint32_t window; /* of the pool. The ops take a window of their own */
+    uint32_t window_aligned;
 } PagedKVBatchLayerView;
 
 #ifdef __cplusplus

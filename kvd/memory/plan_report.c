@@ -107,18 +107,20 @@ static const struct geom_pool_spec *pool_spec(const struct plan *plan, uint32_t 
     return geom_pool_at(&plan->spec, pool);
 }
 
+/* Of a pool of one shape: what all its layers are. */
 static void print_group(FILE *out, const char *begin, const struct config *c, const struct plan *plan, uint32_t pool,
                         uint32_t g) {
-    const struct geom_group *group = &pool_spec(plan, pool)->group[g];
-    fprintf(out, "%s  %s pool, group %s: %u layers, ", begin, pool_name(c, plan, pool), group_name(c, plan, pool, g),
-            group->n_layers);
-    if (group->format == KVD_FORMAT_LATENT) fprintf(out, "latent of %u bytes", group->row_bytes);
-    else if (group->format == KVD_FORMAT_PACKED)
-        fprintf(out, "%u KV heads packed in rows of %u bytes", group->n_kv_heads, group->row_bytes);
+    const struct geom_group group = geom_group_at(pool_spec(plan, pool), g);
+    fprintf(out, "%s  %s pool", begin, pool_name(c, plan, pool));
+    if (pool_spec(plan, pool)->n_groups) fprintf(out, ", group %s", group_name(c, plan, pool, g));
+    fprintf(out, ": %u layers, ", group.n_layers);
+    if (group.format == KVD_FORMAT_LATENT) fprintf(out, "latent of %u bytes", group.row_bytes);
+    else if (group.format == KVD_FORMAT_PACKED)
+        fprintf(out, "%u KV heads packed in rows of %u bytes", group.n_kv_heads, group.row_bytes);
     else {
-        fprintf(out, "%s, %u KV heads, head_dim %u", geom_storage_name(group->storage), group->n_kv_heads,
-                group->head_dim);
-        if (group->v_head_dim != group->head_dim) fprintf(out, " of K and %u of V", group->v_head_dim);
+        fprintf(out, "%s, %u KV heads, head_dim %u", geom_storage_name(group.storage), group.n_kv_heads,
+                group.head_dim);
+        if (group.v_head_dim && group.v_head_dim != group.head_dim) fprintf(out, " of K and %u of V", group.v_head_dim);
     }
     fprintf(out, ": %" PRIu64 " bytes a token on each device\n", group_token_bytes(pool_spec(plan, pool), g));
 }
@@ -139,7 +141,12 @@ static void print_window(FILE *out, const char *begin, const struct config *c, c
 static void print_shape(FILE *out, const char *begin, const struct config *c, const struct plan *plan) {
     const struct geom_pool_spec *main = &plan->spec.main;
     const char *plural = c->n_devices > 1 ? "s" : "";
-    if (main->n_groups)
+    uint32_t layers = main->n_layers, windows = plan->spec.n_more;
+    for (uint32_t i = 0; i < windows; i++) layers += plan->spec.more[i].n_layers;
+    if (windows)
+        fprintf(out, "%sStore %s: %u layers in %u pools, on %u device%s\n", begin, c->store, layers, 1 + windows,
+                c->n_devices, plural);
+    else if (main->n_groups)
         fprintf(out, "%sStore %s: %u layers in %u group%s, on %u device%s\n", begin, c->store, main->n_layers,
                 main->n_groups, main->n_groups > 1 ? "s" : "", c->n_devices, plural);
     else
@@ -148,7 +155,8 @@ static void print_shape(FILE *out, const char *begin, const struct config *c, co
                 plural);
     for (uint32_t p = 0; p < plan->capacity.layout.n_pools; p++) {
         print_window(out, begin, c, plan, p);
-        for (uint32_t g = 0; g < pool_spec(plan, p)->n_groups; g++) print_group(out, begin, c, plan, p, g);
+        uint32_t n = windows ? geom_group_count(pool_spec(plan, p)) : pool_spec(plan, p)->n_groups;
+        for (uint32_t g = 0; g < n; g++) print_group(out, begin, c, plan, p, g);
     }
 }
 
@@ -158,10 +166,11 @@ void plan_print_least(FILE *out, const struct config *c, const struct plan *plan
     fputs("\n# What it comes to; kvd --plan tells more of the whole configuration.\n", out);
     print_shape(out, "# ", c, plan);
     fprintf(out,
-            "# A token takes %" PRIu64 " bytes on each device, in pages of 64. The smallest store for max_context and\n"
-            "# max_concurrency takes %s on each device, one more page %s.\n",
+            "# A token takes %" PRIu64
+            " bytes of main on each device, in pages of 64. The smallest store for max_context\n"
+            "# and max_concurrency takes %s on each device, one more page%s %s.\n",
             geom_rank_page_bytes(&plan->spec.main) / KVD_PAGE_TOKENS, with_unit(curve->b_min, least),
-            with_unit(curve->b_step, more));
+            plan->spec.n_more ? " with its share of windows" : "", with_unit(curve->b_step, more));
 }
 
 static void print_words(FILE *out, const struct config *c, const struct plan *plan, const struct arena_cost *cost) {

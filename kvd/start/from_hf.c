@@ -280,11 +280,33 @@ static void print_group(FILE *out, const struct hf_model *m, const struct hf_gro
     fprintf(out, "\n[group.%s]\n# Layers of the model:", g->name);
     for (uint32_t i = 0; i < m->n_layers; i++)
         if (g->of_kinds >> m->kind[i] & 1) fprintf(out, " %u", i);
-    if (g->tokens)
-        fprintf(out, ".\n# They see %s of %u tokens. This kvd keeps all tokens: that is a mask of the engine.",
-                g->aligned ? "an aligned chunk" : "a window", g->tokens);
     fprintf(out, "\nlayers = %u\n", g->layers);
     if (g->format == KVD_FORMAT_LATENT) fprintf(out, "format = latent\nbytes = %u\n", g->bytes);
+}
+
+/* Its pages carry the names, so there is one in each model. */
+static bool in_main(const struct hf_model *m, const struct hf_group *g) { return !g->tokens || m->n_groups == 1; }
+
+static void print_window(FILE *out, const struct hf_group *g) {
+    fprintf(out, "\n[pool.%s]\n# These layers see %s of %u tokens; what is behind is given back.\n", g->name,
+            g->aligned ? "an aligned chunk" : "a window", g->tokens);
+    fprintf(out, "groups = %s\nwindow = %u\n", g->name, g->tokens);
+    if (g->aligned) fputs("aligned = yes\n", out);
+}
+
+/* Pools, and the groups in them. */
+static void print_pools(FILE *out, const struct hf_model *m) {
+    fputs("\n[pool.main]\n", out);
+    if (m->group[0].tokens && m->n_groups == 1)
+        fprintf(out, "# All layers see %u tokens. Pages of main carry the names, so it keeps all.\n",
+                m->group[0].tokens);
+    fputs("groups =", out);
+    for (uint32_t g = 0; g < m->n_groups; g++)
+        if (in_main(m, &m->group[g])) fprintf(out, " %s", m->group[g].name);
+    fputc('\n', out);
+    for (uint32_t g = 0; g < m->n_groups; g++)
+        if (!in_main(m, &m->group[g])) print_window(out, &m->group[g]);
+    for (uint32_t g = 0; g < m->n_groups; g++) print_group(out, m, &m->group[g]);
 }
 
 static void print_sections(FILE *out, const struct hf_model *m) {
@@ -301,10 +323,7 @@ static void print_sections(FILE *out, const struct hf_model *m) {
     if (m->max_context) fprintf(out, "max_context = %u\n", m->max_context);
     else
         fputs("# max_position_embeddings is not there: write max_context = and the longest sequence in tokens.\n", out);
-    if (!plain) fputs("\n[pool.main]\ngroups =", out);
-    for (uint32_t g = 0; !plain && g < m->n_groups; g++) fprintf(out, " %s", m->group[g].name);
-    if (!plain) fputc('\n', out);
-    for (uint32_t g = 0; !plain && g < m->n_groups; g++) print_group(out, m, &m->group[g]);
+    if (!plain) print_pools(out, m);
     if (m->state_bytes)
         fprintf(out, "\n[capacity]\n# The state of %u linear layers.\nstate_bytes = %" PRIu64 "\n",
                 count_kinds(m, 1u << LAYER_LINEAR), m->state_bytes);

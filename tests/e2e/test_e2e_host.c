@@ -612,6 +612,7 @@ static void foreign_geometry_is_emptied(void) {
 static struct ranks {
     uint32_t n, pools;
     bool state;
+    struct kvd_store_info store; /* says the windows */
     struct puppet puppet[RANKS];
     kvd_session_id session[RANKS];
     kvd_group_id group;
@@ -625,8 +626,20 @@ static bool connect_ranks(void) {
         members.members[i] = ranks.session[i] = puppet_connect(&ranks.puppet[i], &daemon_, KVD_ROLE_WORKER, i);
         if (!puppet_attach(&ranks.puppet[i], i)) return false;
     }
+    KVT_EQ(kvd_describe(scheduler, &ranks.store, NULL), KVD_OK);
+    KVT_EQ(ranks.store.n_pools, ranks.pools);
     return KVT_EQ(kvd_open_group(scheduler, &members, &ranks.group, NULL), KVD_OK);
 }
+
+/* GRP-2: the first token that going on from TOKENS reads of a pool, and the pages that hold those. */
+static uint32_t first_read(uint32_t pool) {
+    const struct kvd_pool_info *of = &ranks.store.pool[pool];
+    if (!of->window) return 0;
+    if (of->window_aligned) return TOKENS / of->window * of->window;
+    return TOKENS + 1 > of->window ? TOKENS + 1 - of->window : 0;
+}
+
+static uint32_t pages_read(uint32_t pool) { return (TOKENS + 63) / 64 - first_read(pool) / 64; }
 
 static void disconnect_ranks(void) {
     for (uint32_t i = 0; i < ranks.n; i++) puppet_kill(&ranks.puppet[i]);
@@ -642,7 +655,7 @@ static void on_ranks(const struct kvd_activated *a, uint64_t seed, bool write) {
                                         .pool = p,
                                         .row = a->pool[p].row,
                                         .seed = seed + ((uint64_t)i << 40),
-                                        .from = 0,
+                                        .from = write ? 0 : first_read(p),
                                         .to = TOKENS };
             if (!KVT_TRUE(puppet_do(&ranks.puppet[i], &call, &answer)) || !KVT_EQ(answer.status, KVD_OK))
                 printf("    rank %u pool %u: %s\n", i, p, answer.message);
@@ -674,7 +687,7 @@ static void bring_back(uint64_t seed) {
     want.frontier = TOKENS;
     want.keep = true;
     struct kvd_activated a = scene_activate(scheduler, &want);
-    for (uint32_t p = 0; p < ranks.pools; p++) KVT_EQ(a.restored[p], 5);
+    for (uint32_t p = 0; p < ranks.pools; p++) KVT_EQ(a.restored[p], pages_read(p));
     KVT_EQ(a.source_state_slot, KVD_NONE); /* the image is in the sequence's slot already */
     on_ranks(&a, seed, false);
     release_sequence(a.sequence);
@@ -697,7 +710,7 @@ static void round_trip(const struct e2e_setup *setup, uint32_t pools, bool state
     scene_name(scheduler, a.sequence, seed, TOKENS);
     kvd_continuation c = scene_retain(scheduler, a.sequence, seed, TOKENS);
     struct kvd_moved moved = demote(c, false);
-    for (uint32_t p = 0; p < pools; p++) KVT_EQ(moved.pages[p], 5);
+    for (uint32_t p = 0; p < pools; p++) KVT_EQ(moved.pages[p], pages_read(p)); /* GRP-6 */
     struct kvd_stats stats = scene_stats(scheduler);
     for (uint32_t p = 0; p < pools; p++) KVT_EQ(stats.pool[p].allocated, 0);
     KVT_EQ(stats.host_images, state);
@@ -852,21 +865,21 @@ static bool read_sections(const char *path, uint32_t n, const char *profile, cha
     return ok;
 }
 
-/* GRP-1, GRP-7: each model that people serve, with fewer layers, out of its own file: started, written, demoted, killed
- * and read back, on several devices where it is served so. */
+/* GRP-1, GRP-2, GRP-6, GRP-7: each model that people serve, with fewer layers, out of its own file: started, written,
+ * demoted, killed and read back, on several devices where it is served so. */
 static void grp_1_every_model(void) {
     static const struct {
         const char *name, *profile;
         int layers; /* each kind of layer is among them */
-        uint32_t ranks;
+        uint32_t ranks, pools;
         bool state;
     } models[] = {
-        { "llama-3.1-8b", "bf16", 2, 1, false },      { "llama-3.1-70b", "bf16", 2, 2, false },
-        { "qwen3-32b", "bf16", 2, 1, false },         { "gemma-3-27b", "bf16", 6, 1, false },
-        { "gpt-oss-120b", "bf16", 4, 1, false },      { "llama-4-scout", "bf16", 4, 2, false },
-        { "deepseek-v3", "bf16", 3, 2, false },       { "deepseek-v3", "fp8", 3, 1, false },
-        { "deepseek-v3.2", "fp8", 3, 1, false },      { "qwen3-next-80b-a3b", "bf16", 4, 1, true },
-        { "qwen3-next-80b-a3b", "int8", 4, 4, true }, /* two KV heads on four devices */
+        { "llama-3.1-8b", "bf16", 2, 1, 1, false },      { "llama-3.1-70b", "bf16", 2, 2, 1, false },
+        { "qwen3-32b", "bf16", 2, 1, 1, false },         { "gemma-3-27b", "bf16", 6, 1, 2, false },
+        { "gpt-oss-120b", "bf16", 4, 1, 2, false },      { "llama-4-scout", "bf16", 4, 2, 2, false },
+        { "deepseek-v3", "bf16", 3, 2, 1, false },       { "deepseek-v3", "fp8", 3, 1, 1, false },
+        { "deepseek-v3.2", "fp8", 3, 1, 1, false },      { "qwen3-next-80b-a3b", "bf16", 4, 1, 1, true },
+        { "qwen3-next-80b-a3b", "int8", 4, 4, 1, true }, /* two KV heads on four devices */
     };
     char path[64], text[8192];
     snprintf(path, sizeof path, "/tmp/kvd-e2e-model-%d.json", (int)getpid());
@@ -879,7 +892,7 @@ static void grp_1_every_model(void) {
                                         .ranks = models[i].ranks,
                                         .capacity_tokens = 1024,
                                         .more = "[host]\narena = 64MiB\nscrub = 0\n" },
-                   1, models[i].state);
+                   models[i].pools, models[i].state);
     }
     unlink(path);
 }

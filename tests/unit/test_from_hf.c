@@ -44,7 +44,12 @@ static const struct expected models[] = {
     { "llama-3.1-70b", "bf16", 1, { { 80, 327680 } }, 0, "" },
     { "llama-3.1-70b", "bf16", 2, { { 80, 163840 } }, 0, "device.1 = cuda:1" },
     { "qwen3-32b", "bf16", 1, { { 64, 262144 } }, 0, "" },
-    { "gemma-3-27b", "bf16", 1, { { 10, 81920 }, { 52, 425984 } }, 0, "a window of 1024 tokens. This kvd keeps all" },
+    { "gemma-3-27b",
+      "bf16",
+      1,
+      { { 10, 81920 }, { 52, 425984 } },
+      0,
+      "a window of 1024 tokens; what is behind is given back" },
     { "gpt-oss-120b", "bf16", 1, { { 18, 36864 }, { 18, 36864 } }, 0, "a window of 128 tokens" },
     { "gpt-oss-120b", "bf16", 8, { { 18, 4608 }, { 18, 4608 } }, 0, "# Layers of the model: 1 3 5 7" },
     { "llama-4-scout", "bf16", 1, { { 12, 49152 }, { 36, 147456 } }, 0, "an aligned chunk of 8192 tokens" },
@@ -57,6 +62,19 @@ static const struct expected models[] = {
     { "qwen3-next-80b-a3b", "bf16", 4, { { 12, 12288 } }, 9ull * (2097152 + 8192 * 3 * 2), "" }, /* 2 heads on 4 */
     { "qwen3-next-80b-a3b", "int8", 1, { { 12, 12 * 2 * 528 } }, 36ull * (2097152 + 8192 * 3 * 2), "profile = int8" },
 };
+
+/* Whose second group is a pool of its own, with a window. */
+static const struct windowed {
+    const char *model;
+    uint32_t tokens;
+    bool aligned;
+} windowed[] = { { "gemma-3-27b", 1024, false }, { "gpt-oss-120b", 128, false }, { "llama-4-scout", 8192, true } };
+
+static struct windowed window_of(const char *model) {
+    for (size_t i = 0; i < sizeof windowed / sizeof *windowed; i++)
+        if (strcmp(model, windowed[i].model) == 0) return windowed[i];
+    return (struct windowed){ .tokens = 0 };
+}
 
 static void check_model(const struct expected *e) {
     char path[512];
@@ -74,16 +92,24 @@ static void check_model(const struct expected *e) {
     else if (KVT_EQ_I(plan_spec(&config, &spec, why, sizeof why), 0)) {
         KVT_EQ(spec.main.n_ranks, e->ranks);
         KVT_EQ(spec.state_bytes, e->state_bytes);
-        KVT_EQ(geom_group_count(&spec.main), 1 + (e->group[1].layers > 0));
-        for (uint32_t g = 0; g < geom_group_count(&spec.main); g++) {
-            geom_group_shape(&spec.main, g, &shape);
+        struct windowed pool = window_of(e->model);
+        bool window = pool.tokens > 0;
+        KVT_EQ(spec.n_more, window);
+        KVT_EQ(geom_group_count(&spec.main), 1 + (!window && e->group[1].layers > 0));
+        KVT_EQ(spec.more[0].window.tokens, pool.tokens);
+        KVT_EQ(spec.more[0].window.aligned, pool.aligned);
+        for (uint32_t g = 0; g < 2 && e->group[g].layers; g++) {
+            if (g && window) geom_group_shape(&spec.more[0], 0, &shape);
+            else geom_group_shape(&spec.main, g, &shape);
             KVT_EQ(shape.layers, e->group[g].layers);
             KVT_EQ(shape.rank_page_bytes, e->group[g].bytes * 64);
         }
         char token[64]; /* and the plan behind the sections says so */
-        snprintf(token, sizeof token, "A token takes %llu bytes on each device",
-                 (unsigned long long)(e->group[0].bytes + e->group[1].bytes));
+        snprintf(token, sizeof token, "A token takes %llu bytes of main on each device",
+                 (unsigned long long)(e->group[0].bytes + (window ? 0 : e->group[1].bytes)));
         KVT_HAS(text, token);
+        snprintf(token, sizeof token, " %llu bytes a token on each device", (unsigned long long)e->group[1].bytes);
+        if (window) KVT_HAS(text, token);
     }
     free(text);
 }
@@ -193,14 +219,20 @@ static void grp_7_the_plan_lists_groups(void) {
     fclose(as_json);
     fclose(as_words);
     cJSON *all = cJSON_Parse(json), *groups = cJSON_GetObjectItem(all, "layer_groups"), *one;
-    KVT_EQ(cJSON_GetArraySize(groups), 2);
+    KVT_EQ(cJSON_GetArraySize(groups), 1); /* a pool of one plain group is of one shape */
     cJSON_ArrayForEach(one, groups) {
         KVT_EQ(cJSON_GetObjectItem(one, "layers")->valuedouble, 18);
         KVT_EQ(cJSON_GetObjectItem(one, "token_bytes_each_device")->valuedouble, 18432);
     }
-    KVT_EQ_STR(cJSON_GetObjectItem(cJSON_GetArrayItem(groups, 1), "group")->valuestring, "window");
-    KVT_EQ(cJSON_GetObjectItem(all, "page_bytes")->valuedouble, 2 * 36864 * 64);
-    KVT_HAS(words, "Store main: 36 layers in 2 groups, on 2 devices\n");
+    KVT_EQ_STR(cJSON_GetObjectItem(cJSON_GetArrayItem(groups, 0), "group")->valuestring, "window");
+    const cJSON *pool = cJSON_GetArrayItem(cJSON_GetObjectItem(all, "pools"), 1);
+    KVT_EQ_STR(cJSON_GetObjectItem(pool, "pool")->valuestring, "window");
+    KVT_EQ(cJSON_GetObjectItem(pool, "window")->valuedouble, 128);
+    KVT_EQ(cJSON_GetObjectItem(pool, "page_bytes_each_device")->valuedouble, 18432 * 64);
+    KVT_EQ(cJSON_GetObjectItem(all, "page_bytes")->valuedouble, 36864 * 64);
+    KVT_HAS(words, "Store main: 36 layers in 2 pools, on 2 devices\n");
+    KVT_HAS(words, "  main pool: 18 layers, bf16, 8 KV heads, head_dim 64: 18432 bytes a token on each device\n");
+    KVT_HAS(words, "  window pool: a window of 128 tokens; ");
     KVT_HAS(words, "group window: 18 layers, bf16, 8 KV heads, head_dim 64: 18432 bytes a token on each device\n");
     cJSON_Delete(all);
     free(words);

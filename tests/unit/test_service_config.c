@@ -150,8 +150,8 @@ static const struct {
     { "[access]\nworker = bob\n", "k.conf:2: worker: \"bob\" has \"bob\", which is neither * nor uid:USER", "" },
     { "[access]\nworker = uid:nobody-has-this-name\n", "k.conf:2: worker:", "of this machine" },
     { "[grup.a]\nlayers = 2\n", "k.conf:1: there is no section [grup.a]; did you mean [group.a]?", "" },
-    { "[pool.side]\ngroups = a\n[group.a]\nlayers = 1\n", "k.conf:1: pool side has no window; write window =",
-      "or put its groups into [pool.main]" },
+    { "[pool.side]\ngroups = a\n[group.a]\nlayers = 1\n",
+      "k.conf:1: pool side has no window; write window =", "or put its groups into [pool.main]" },
     { "[pool.side]\nwindow = 128\n", "k.conf:1: pool side has no groups; write groups =", "" },
     { "[pool.main]\nwindow = 128\n", "k.conf:2: window: the pages of main carry the names, so it has none",
       "such as [pool.window]" },
@@ -163,7 +163,8 @@ static const struct {
     { "[pool.a b]\nwindow = 128\n", "k.conf:1: \"a b\" is no name of a pool", "1 to 31 letters" },
     { "[pool.arena]\nwindow = 128\n", "k.conf:1: [pool.arena]: lists of pools have the arena beside them",
       "write another name" },
-    { "[pool.a]\n[pool.b]\n[pool.c]\n[pool.a]\n[pool.d]\n", "k.conf:5: [pool.d] is one pool more than 4", "join pools" },
+    { "[pool.a]\n[pool.b]\n[pool.c]\n[pool.a]\n[pool.d]\n", "k.conf:5: [pool.d] is one pool more than 4",
+      "join pools" },
     { "[backend]\nkind = mtp\n[pool.a]\nwindow = 1\ngroups = g\n[pool.b]\nwindow = 2\ngroups = h\n"
       "[pool.c]\nwindow = 3\ngroups = i\n[group.g]\nlayers = 1\n[group.h]\nlayers = 1\n[group.i]\nlayers = 1\n",
       "k.conf:9: pool c is one more than 4 with that of the backend; join pools whose windows are alike", "" },
@@ -307,7 +308,8 @@ static void settings_are_what_is_in_effect(void) {
         "[access]\nworker = uid:7 gid:0 *\n[http]\nlisten = 127.0.0.1:9464\n"
         "[pool.main]\ngroups = b a\n[group.a]\nlayers = 2\nformat = latent\nbytes = 656\n[group.b]\nlayers = 1\n"
         "v_head_dim = 256\nprofile = int8\norder = head-major\n"
-        "[pool.near]\ngroups = c\nwindow = 100\naligned = yes\n[pool.far]\ngroups = d\nwindow = 900\nlead = 0\nshare = 7\n"
+        "[pool.near]\ngroups = c\nwindow = 100\naligned = yes\n[pool.far]\ngroups = d\nwindow = 900\nlead = 0\nshare = "
+        "7\n"
         "[group.c]\nlayers = 1\n[group.d]\nlayers = 1\n";
     char text[8192] = "", section[sizeof(((struct kvd_setting *)0)->section)] = "";
     struct kvd_setting s;
@@ -605,7 +607,8 @@ static void grp_1_groups_of_the_draft(void) {
     KVT_EQ(plan.spec.draft.n_groups, 0);
 }
 
-/* CAP-8: a store that has one pool without a window, one of a window, and one of aligned chunks behind the backend's. */
+/* CAP-8: a store that has one pool without a window, one of a window, and one of aligned chunks behind the backend's.
+ */
 static void cap_8_window_pools(void) {
     struct plan plan;
     struct store_config store;
@@ -625,7 +628,7 @@ static void cap_8_window_pools(void) {
     KVT_TRUE(store.window[3].aligned);
     KVT_EQ(layout->pages[0], 2048);
     KVT_EQ(store_window_pages(&store, 2), 6); /* 128 + 16 + 128 tokens, and a page for an end */
-    KVT_EQ(layout->pages[2], 6 + 256);         /* 250 of 1000 that Main has beyond its 1024 */
+    KVT_EQ(layout->pages[2], 6 + 256);        /* 250 of 1000 that Main has beyond its 1024 */
     KVT_EQ(store_window_pages(&store, 3), 131);
     KVT_EQ(plan.spec.more[1].window.share, 1000); /* an eighth of a context is 128 pages */
     KVT_EQ(layout->pages[3], 131 + 1024);

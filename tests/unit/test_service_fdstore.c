@@ -150,8 +150,8 @@ static struct fdstore_item item(uint64_t id, uint32_t rank, enum stored_kind wha
 
 static void cont_3_a_set_is_taken_as_a_whole(void) {
     struct geom_layout layout = { .n_pools = 2, .pages = { 100, 7 }, .pool_bytes = { 4096, 512 }, .state_bytes = 64 };
-    struct fdstore_item items[8] = { item(5, 0, STORED_POOLS, 100, 4096), item(5, 0, STORED_POOLS + 1, 100, 512),
-                                     item(5, 0, STORED_STATE, 100, 64),  item(5, 1, STORED_POOLS, 100, 4096),
+    struct fdstore_item items[8] = { item(5, 0, STORED_POOLS, 100, 4096),    item(5, 0, STORED_POOLS + 1, 100, 512),
+                                     item(5, 0, STORED_STATE, 100, 64),      item(5, 1, STORED_POOLS, 100, 4096),
                                      item(5, 1, STORED_POOLS + 1, 100, 512), item(5, 1, STORED_STATE, 100, 64) };
     struct stored_regions kept;
     stored_load(&kept, items, 6);

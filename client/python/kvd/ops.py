@@ -59,6 +59,8 @@ class _View(ctypes.Structure):
         ("storage", ctypes.c_uint32),
         ("format", ctypes.c_uint32),
         ("v_head_dim", ctypes.c_uint32),
+        ("window", ctypes.c_uint32),
+        ("window_aligned", ctypes.c_uint32),
     ]
 
 
