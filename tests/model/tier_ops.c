@@ -353,7 +353,7 @@ static bool wish_live(struct world *w, int k, struct store_activation *a) {
 /* Tokens up to which a window lets an activation map. */
 static uint32_t room_in(const struct world *w, uint32_t p, uint32_t frontier) {
     if (w->config.window[p].tokens == 0) return UINT32_MAX;
-    return (window_first(w->kvd.store, p, frontier) + window_pages(&w->config, p)) * KVD_PAGE_TOKENS;
+    return (window_first(w->kvd.store, p, frontier) + store_window_pages(&w->config, p)) * KVD_PAGE_TOKENS;
 }
 
 static void make_want(struct world *w, struct want *want) {

@@ -142,7 +142,7 @@ static bool tail_stays(const struct count *c, uint32_t p, uint32_t frontier) {
 
 /* GRP-3: the most that lacks with any base that it may come to; what it alone holds comes back when it is passed. */
 static uint32_t window_lacks(const struct count *c, const struct store_activation *a, uint32_t p, uint32_t kept) {
-    uint32_t bound = window_pages(&c->store->config, p),
+    uint32_t bound = store_window_pages(&c->store->config, p),
              reach = entitle_ceiling(c->store, p, a->prompt_tokens + a->max_output_tokens - 1), most = 0, back = 0;
     for (uint32_t base = c->source ? c->source->space[p].base : 0; base <= kept; base++) {
         uint32_t end = min_u32(base + bound, reach);
