@@ -199,8 +199,7 @@ int codec_round_store(struct codec_pass *pass, void *pb_, const void *plain) {
 #define VIEW_AT(pool_, k)                                                                                              \
     (offsetof(struct kvd_round_result, pool) + (pool_) * sizeof(struct kvd_pool_view) + (k) * sizeof(uint32_t))
 #define N_PLACE (sizeof(struct kvd_pool_view) / sizeof(uint32_t))
-_Static_assert(N_PLACE == 8 && offsetof(struct kvd_pool_view, first) == 7 * sizeof(uint32_t),
-               "columns of a view");
+_Static_assert(N_PLACE == 8 && offsetof(struct kvd_pool_view, first) == 7 * sizeof(uint32_t), "columns of a view");
 
 static int load_views(const struct codec_pass *pass, const Kvd__V1__ViewColumns *pb, struct kvd_round_result *results,
                       size_t n, size_t pool) {

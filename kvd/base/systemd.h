@@ -60,7 +60,8 @@ bool fdstore_wait(unsigned timeout_ms);
  * Device regions that an earlier instance gave to the descriptor store (export = vmm). A region's name there says all
  * that is needed to take it over or to let it go:
  *
- *     kvd.<id>.r<rank>.<main|draft|pool2|pool3|state>.<pages of the Main pool>.<bytes>      id: 16 hex digits, of the pools
+ *     kvd.<id>.r<rank>.<main|draft|pool2|pool3|state>.<pages of the Main pool>.<bytes>      id: 16 hex digits, of the
+ * pools
  *
  * A set is taken over as a whole, when it has every region of the plan with its size; else all of it is let go before
  * anything new is allocated. Block tables are never kept: a new instance begins with empty ones.
@@ -86,8 +87,7 @@ void stored_load(struct stored_regions *stored, const struct fdstore_item *items
 bool stored_matches(const struct stored_regions *stored, const struct geom_layout *layout, uint32_t n_ranks);
 /* Has the holder forget all of it, also what was taken over, and closes what was not; stored is empty then. */
 void stored_drop(struct stored_regions *stored);
-void stored_name(uint64_t id, uint32_t rank, uint32_t what, uint32_t pages, uint64_t bytes, char *name,
-                 size_t size);
+void stored_name(uint64_t id, uint32_t rank, uint32_t what, uint32_t pages, uint64_t bytes, char *name, size_t size);
 
 /* ---- the watchdog ----
  *
