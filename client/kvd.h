@@ -26,8 +26,8 @@
  *   A chain belongs to one thread at a time. A store may be read by any thread until kvd_detach. kvd_disconnect must be
  *   the last call on its client. The library's own threads block all signals.
  * - Time. A call blocks until its answer or its deadline, never longer. The deadline is that of kvd_client_set_timeout
- *   (5 s by default) and counts for one message. kvd_find, kvd_name_pages, kvd_choose_victims and kvd_attach may send
- *   several messages, one after the other.
+ *   (5 s by default) and counts for one message. kvd_find, kvd_find_cold, kvd_load_cold, kvd_name_pages,
+ *   kvd_choose_victims and kvd_attach may send several messages, one after the other.
  * - Once. No changing call runs twice. Where the connection breaks while a call waits, the library resumes the session
  *   and sends the call again under its number, once, within the deadline. kvd answers a number that it has executed
  *   with its first answer. If kvd is another instance by then (another epoch), or no longer knows the session, the call
@@ -273,6 +273,34 @@ KVD_API enum kvd_status kvd_prefetch(kvd_client *client, kvd_continuation contin
 /* Drops the copies of one tier that the other tier has too. KVD_FAILED_PRECONDITION: that would lose a page. */
 KVD_API enum kvd_status kvd_drop_replica(kvd_client *client, kvd_continuation continuation, enum kvd_tier tier,
                                          struct kvd_moved *ret_moved, struct kvd_error *error);
+
+/* The cold tier: pages in a Redis or Valkey that several kvd share ([cold] in the configuration). Nothing but these two
+ * waits for it.
+ *
+ * The first `until` tokens of a prompt, from page `first` on: behind what kvd_find has found here. A continuation is
+ * looked for that ends at `until`, else one that ends at a page boundary before. chain holds the prompt's tokens, at
+ * least until of them. */
+struct kvd_cold_prompt {
+    const kvd_chain *chain;
+    const uint32_t *prompt;
+    uint32_t until;        /* more than first pages have; of a prompt to be computed at most its tokens - 1 */
+    uint32_t first;        /* pages */
+    kvd_continuation from; /* kvd_load_cold: has those pages, and is no live one; none where first is 0 */
+    uint32_t retention;    /* kvd_load_cold: of what is made */
+};
+/* Asks what is there, for [cold] find_time at most; ret_found->bytes is the cost of loading it. Nothing there, and an
+ * engine that does not answer, is a frontier at page `first` and KVD_OK. What is there may have gone when it is loaded.
+ * KVD_FAILED_PRECONDITION: there is no cold tier. Sends a message for every KVD_MAX_DIGESTS pages. */
+KVD_API enum kvd_status kvd_find_cold(kvd_client *client, const struct kvd_cold_prompt *prompt,
+                                      struct kvd_cold_found *ret_found, struct kvd_error *error);
+/* Loads it into the host, each byte checked, and answers with a continuation there: it shares the first pages of
+ * `from`, ends where something was missing, and is activated or prefetched as any other. KVD_OK with no continuation:
+ * nothing has come. Twice is once: an equal one that is there is the answer. KVD_RESOURCE_EXHAUSTED: the host arena is
+ * full (release what is worth less). KVD_NOT_FOUND: `from` has gone. After KVD_DEADLINE_EXCEEDED it goes on, and is
+ * there when kvd_find finds it. Sends a message for every KVD_MAX_DIGESTS pages; where a later one is refused, the
+ * answer is what came before it. */
+KVD_API enum kvd_status kvd_load_cold(kvd_client *client, const struct kvd_cold_prompt *prompt,
+                                      struct kvd_cold_found *ret_found, struct kvd_error *error);
 
 /* A policy; the store itself never chooses. Sets want->victims so that the plan is ready: the continuations of the
  * lowest retention class first, of one class the least recently used, no more than needed, and none that frees nothing.

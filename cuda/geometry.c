@@ -474,30 +474,78 @@ uint64_t geom_shard_bytes(const struct geom_pool_spec *spec) {
     return bytes;
 }
 
-/* Where head h of the model is in a packed page of all ranks. */
-static const uint8_t *packed_head(const struct geom_pool_spec *spec, const struct geom_plane *plane, uint32_t n_heads,
-                                  uint32_t h, const uint8_t *packed) {
-    uint32_t rank = n_heads < spec->n_ranks ? spec->n_ranks / n_heads * h : h / plane->n_heads;
-    return packed + rank * geom_packed_bytes(spec) + plane->packed_offset + h % plane->n_heads * plane->head_bytes;
+/* A head of a plane, in a shard and in a packed page of all ranks: at the first rank that holds it, and at those behind
+ * it that have a copy. */
+struct shard_head {
+    uint64_t shard_offset, packed_offset, packed_bytes; /* of a rank's page */
+    uint64_t bytes, token_bytes;
+    uint32_t ranks;
+};
+
+static struct shard_head head_of(const struct geom_pool_spec *spec, const struct geom_plane *plane, uint32_t n_heads,
+                                 uint64_t packed_bytes, uint32_t h) {
+    uint32_t ranks = n_heads < spec->n_ranks ? spec->n_ranks / n_heads : 1;
+    uint32_t first = n_heads < spec->n_ranks ? ranks * h : h / plane->n_heads;
+    return (struct shard_head){ .packed_offset = first * packed_bytes + plane->packed_offset +
+                                                 h % plane->n_heads * plane->head_bytes,
+                                .packed_bytes = packed_bytes,
+                                .bytes = plane->head_bytes,
+                                .token_bytes = plane->nb1,
+                                .ranks = ranks };
 }
 
-void geom_shard_gather(const struct geom_pool_spec *spec, uint32_t shard, uint32_t columns, const uint8_t *packed,
-                       uint8_t *to) {
+static void each_shard_head(const struct geom_pool_spec *spec, uint32_t shard,
+                            void (*visit)(void *context, const struct shard_head *head), void *context) {
     struct geom_group_shape shape;
     struct geom_plane plane;
     uint32_t shards = geom_shard_count(spec), ordinal = 0;
+    uint64_t packed_bytes = geom_packed_bytes(spec), offset = 0;
     for (uint32_t g = 0; g < geom_group_count(spec); g++) {
         uint32_t n_heads = geom_group_at(spec, g).n_kv_heads, heads = n_heads / shards;
         geom_group_shape(spec, g, &shape);
         for (uint32_t end = ordinal + shape.layers * shape.slots; ordinal < end; ordinal++) {
             geom_plane_at(spec, 1, 0, ordinal, &plane);
-            uint64_t filled = columns * plane.nb1; /* what is behind the columns may be anybody's */
-            for (uint32_t h = shard * heads; h < (shard + 1) * heads; h++, to += plane.head_bytes) {
-                memcpy(to, packed_head(spec, &plane, n_heads, h, packed), filled);
-                memset(to + filled, 0, plane.head_bytes - filled);
+            for (uint32_t h = shard * heads; h < (shard + 1) * heads; h++, offset += plane.head_bytes) {
+                struct shard_head head = head_of(spec, &plane, n_heads, packed_bytes, h);
+                head.shard_offset = offset;
+                visit(context, &head);
             }
         }
     }
+}
+
+struct gather {
+    const uint8_t *packed;
+    uint8_t *to;
+    uint32_t columns;
+};
+
+static void gather_head(void *context, const struct shard_head *head) {
+    const struct gather *gather = context;
+    uint64_t filled = gather->columns * head->token_bytes; /* what is behind the columns may be anybody's */
+    memcpy(gather->to + head->shard_offset, gather->packed + head->packed_offset, filled);
+    memset(gather->to + head->shard_offset + filled, 0, head->bytes - filled);
+}
+
+void geom_shard_gather(const struct geom_pool_spec *spec, uint32_t shard, uint32_t columns, const uint8_t *packed,
+                       uint8_t *to) {
+    each_shard_head(spec, shard, gather_head, &(struct gather){ packed, to, columns });
+}
+
+struct scatter {
+    const uint8_t *from;
+    uint8_t *packed;
+};
+
+static void scatter_head(void *context, const struct shard_head *head) {
+    const struct scatter *scatter = context;
+    for (uint32_t r = 0; r < head->ranks; r++)
+        memcpy(scatter->packed + head->packed_offset + r * head->packed_bytes, scatter->from + head->shard_offset,
+               head->bytes);
+}
+
+void geom_shard_scatter(const struct geom_pool_spec *spec, uint32_t shard, const uint8_t *from, uint8_t *packed) {
+    each_shard_head(spec, shard, scatter_head, &(struct scatter){ from, packed });
 }
 
 /* ---- views -------------------------------------------------------------------------------- */

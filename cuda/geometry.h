@@ -184,6 +184,9 @@ uint64_t geom_shard_bytes(const struct geom_pool_spec *spec);
  * from `columns` on are 0 in the copy. to: geom_shard_bytes. */
 void geom_shard_gather(const struct geom_pool_spec *spec, uint32_t shard, uint32_t columns, const uint8_t *packed,
                        uint8_t *to);
+/* The other way: the heads of one shard into a packed page, for every rank that holds them. The rest of the page stays.
+ */
+void geom_shard_scatter(const struct geom_pool_spec *spec, uint32_t shard, const uint8_t *from, uint8_t *packed);
 
 /* Fills the plane parts of a layer view; base is the address of the rank's region in the caller. The caller adds
  * the block table. */

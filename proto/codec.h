@@ -92,7 +92,8 @@ struct msg_request {
             kvd_continuation continuation;
             uint32_t first;
         } read_chain;
-        uint32_t check_cold; /* CheckColdTier: objects */
+        uint32_t check_cold;       /* CheckColdTier: objects */
+        struct kvd_cold_want cold; /* FindCold, LoadCold */
     } u;
 };
 
@@ -154,6 +155,7 @@ struct msg_reply {
             struct kvd_lent_page *pages;
         } chain; /* ReadChain */
         struct kvd_cold_tier cold_tier;
+        struct kvd_cold_found cold;
     } u;
 };
 

@@ -514,6 +514,16 @@ static const struct codec_map dom_released_map =
     CODEC_TABLE(kvd__v1__release_domain_reply__descriptor, dom_released_fields);
 #undef PB
 
+#define PB Kvd__V1__ColdReply
+static const struct codec_field cold_fields[] = {
+    HEADER,
+    HANDLE(continuation, u.cold.continuation),
+    U32(frontier, u.cold.frontier),
+    U64(bytes, u.cold.bytes),
+};
+static const struct codec_map cold_map = CODEC_TABLE(kvd__v1__cold_reply__descriptor, cold_fields);
+#undef PB
+
 #define PB Kvd__V1__MovedReply
 static const struct codec_field moved_fields[] = {
     HEADER,

@@ -311,6 +311,19 @@ static const struct codec_field subscribe_fields[] = { HEADER, U32(event_mask, u
 static const struct codec_map subscribe_map = CODEC_TABLE(kvd__v1__subscribe_request__descriptor, subscribe_fields);
 #undef PB
 
+#define PB Kvd__V1__ColdRequest
+static const struct codec_field cold_fields[] = {
+    HEADER,
+    SUB(root, u.cold.root, codec_root_map),
+    HANDLE(from, u.cold.from),
+    U32(first, u.cold.first),
+    DIGESTS(digests, u.cold.digests, u.cold.n),
+    U32S(tail, u.cold.tail.tokens, u.cold.tail.n),
+    U32(retention, u.cold.retention),
+};
+static const struct codec_map cold_map = CODEC_TABLE(kvd__v1__cold_request__descriptor, cold_fields);
+#undef PB
+
 const struct codec_map *codec_request_map(uint16_t type) {
     static const struct codec_map *const maps[FRAME_TYPE_END] = {
 #define MAP(constant, number, name, function, request, reply, ...) [number] = &request##_map,

@@ -84,7 +84,9 @@ enum frame_numbering {
     X(RETURN_LENT,        36, ReturnLent,        return_lent,        lent_return,  revision,      ENGINES,    REPEAT) \
     X(READ_CHAIN,         37, ReadChain,         read_chain,         read_chain,   read_chain,    ENGINES,    QUERY)  \
     X(DESCRIBE_COLD_TIER, 38, DescribeColdTier,  describe_cold_tier, empty,        cold_tier,     ANYONE,     QUERY)  \
-    X(CHECK_COLD_TIER,    39, CheckColdTier,     check_cold_tier,    check_cold,   empty,         ADMINS,     CHANGE)
+    X(CHECK_COLD_TIER,    39, CheckColdTier,     check_cold_tier,    check_cold,   empty,         ADMINS,     CHANGE) \
+    X(FIND_COLD,          40, FindCold,          find_cold,          cold,         cold,          ENGINES,    CHANGE) \
+    X(LOAD_COLD,          41, LoadCold,          load_cold,          cold,         cold,          SCHEDULERS, CHANGE)
 /* clang-format on */
 
 enum frame_type {

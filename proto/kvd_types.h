@@ -466,6 +466,25 @@ struct kvd_moved {
     uint64_t bytes;
 }; /* what was copied, or dropped */
 
+/* ---- cold tier ---- */
+
+/* What the engine of the cold tier has of a prompt behind its first `first` pages: FindCold and LoadCold. */
+struct kvd_cold_want {
+    struct kvd_root root;      /* domain of the prompt. The label counts for LoadCold alone */
+    kvd_continuation from;     /* LoadCold: it has those first pages, which the loaded one shares; none: first is 0 */
+    uint32_t first, n;         /* n: at most KVD_MAX_DIGESTS */
+    const kvd_digest *digests; /* of pages first, first + 1, ... */
+    /* The tokens behind the last of these pages, where a continuation may end exactly there. n is 0: none is asked
+     * for. Where first is not 0, n pages of the question must not be 0. */
+    struct kvd_tail tail;
+    uint32_t retention; /* LoadCold: of what is made */
+};
+struct kvd_cold_found {
+    kvd_continuation continuation; /* LoadCold: in the host; none: nothing has come */
+    uint32_t frontier;             /* tokens of the prompt, those before `first` counted; 0: nothing has come */
+    uint64_t bytes;                /* cost: of values to load, or loaded */
+};
+
 /* ---- groups -------------------------------------------------------------------------------------------------- */
 struct kvd_group {
     uint32_t n;

@@ -249,9 +249,9 @@ static const struct key keys[] = {
       "whatever TimeoutStopSec of the unit is." },
 
     { "cold", "address", KEY_ADDRESS, FIELD(cold_address), 0, 0, "none", NULL,
-      "A Redis or Valkey server, or any node of a cluster, that pages are written to for other instances of kvd, on\n"
-      "this host and on others: none, unix:PATH, or a numeric ADDRESS:PORT ([ADDRESS]:PORT for IPv6). Its connections\n"
-      "are not encrypted: put a TLS tunnel between hosts. Needs [host] arena." },
+      "A Redis or Valkey server, or any node of a cluster, that pages are written to and read from, by this instance\n"
+      "of kvd and by others, on this host and elsewhere: none, unix:PATH, or a numeric ADDRESS:PORT ([ADDRESS]:PORT\n"
+      "for IPv6). Its connections are not encrypted: put a TLS tunnel between hosts. Needs [host] arena." },
     { "cold", "user", KEY_NAME, FIELD(cold_user), 0, 0, "", NULL, "User there. Empty: the default user." },
     { "cold", "password_file", KEY_PATH, FIELD(cold_password_file), 0, 0, "", NULL,
       "File with the password in its first line, of mode 0600. Read again at each connection. Empty: no password." },
@@ -263,15 +263,17 @@ static const struct key keys[] = {
     { "cold", "ttl", KEY_TIME, FIELD(cold_ttl), 0, 31536000 * SECOND, "1440min", NULL,
       "Time that an object stays there after it was written, or met again, last. 0: until the engine evicts it." },
     { "cold", "buffer", KEY_BYTES, FIELD(cold_buffer), 1 << 16, MAX_BYTES, "16MiB", NULL,
-      "Bytes that are on their way there at most: at least a page, over all devices." },
+      "Bytes that are on their way there at most, and as many on their way back: at least a page, over all devices." },
     { "cold", "rate", KEY_BYTES, FIELD(cold_rate), 0, MAX_BYTES, "256MiB", NULL,
       "Bytes a second that are written at most. 0: no limit." },
     { "cold", "age", KEY_TIME, FIELD(cold_age), SECOND / 10, 86400 * SECOND, "60s", NULL,
       "What was demoted longer ago than this, and still waits to be written, is not written any more." },
     { "cold", "timeout", KEY_TIME, FIELD(cold_timeout), SECOND / 100, 60 * SECOND, "2s", NULL,
       "Time for a connection, and for the answers to what the buffer holds." },
+    { "cold", "find_time", KEY_TIME, FIELD(cold_find_time), SECOND / 1000, SECOND * 60, "5ms", NULL,
+      "How long a lookup in the cold tier may take. What the engine has not answered by then is not found." },
     { "cold", "connections", KEY_U32, FIELD(cold_connections), 1, 16, "4", NULL,
-      "Connections to each node, each with a thread." },
+      "Connections to each node that write, each with a thread. As many more read, and two look up." },
 
     { "http", "listen", KEY_LISTEN, FIELD(http_listen), 0, 0, "none", NULL,
       "Where monitoring is served over HTTP (/metrics for Prometheus, /healthz, /readyz): none, 127.0.0.1:PORT,\n"

@@ -112,12 +112,12 @@ struct config {
         char
             path[96]; /* of the Unix socket, or the address: a loopback one of [http], any without brackets of [cold] */
     } cold_address;   /* LISTEN_NONE: there is no cold tier */
-    char cold_user[64], cold_password_file[128]; /* "": none */
-    char cold_secret_file[128];                  /* "": objects have no MAC */
-    uint32_t cold_write;                         /* enum config_cold_write */
-    uint64_t cold_ttl;                           /* ns; 0: for good */
-    uint64_t cold_buffer, cold_rate;             /* bytes; bytes a second, 0: without limit */
-    uint64_t cold_age, cold_timeout;             /* ns */
+    char cold_user[64], cold_password_file[128];     /* "": none */
+    char cold_secret_file[128];                      /* "": objects have no MAC */
+    uint32_t cold_write;                             /* enum config_cold_write */
+    uint64_t cold_ttl;                               /* ns; 0: for good */
+    uint64_t cold_buffer, cold_rate;                 /* bytes; bytes a second, 0: without limit */
+    uint64_t cold_age, cold_timeout, cold_find_time; /* ns */
     uint32_t cold_connections;
     /* [http] */
     struct config_listen http_listen;

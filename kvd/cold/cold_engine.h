@@ -66,7 +66,7 @@ struct cold_op {
     uint64_t deadline_ns; /* of clock_ns */
     /* Answers. */
     enum cold_outcome outcome;
-    uint64_t got; /* GET: bytes */
+    uint64_t got; /* GET: bytes of the value, also where it does not fit */
     /* The engine's. */
     struct cold_op *next;
     struct cold_run *run;

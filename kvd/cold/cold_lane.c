@@ -231,9 +231,9 @@ static int take_answer(struct cold_op *op, const redisReply *reply) {
         return reply->type != REDIS_REPLY_INTEGER;
     }
     op->outcome = nil ? COLD_ABSENT : text && reply->len <= op->into_bytes ? COLD_DONE : COLD_REFUSED;
+    if (text) op->got = reply->len;
     if (op->outcome != COLD_DONE) return !nil && !text;
     memcpy(op->into, reply->str, reply->len);
-    op->got = reply->len;
     return 0;
 }
 

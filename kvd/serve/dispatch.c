@@ -38,9 +38,13 @@ static struct event_ring *new_ring(struct call *call) {
     return ring;
 }
 
+static bool take_memory(struct call *call, size_t bytes) {
+    call->memory = codec_arena_alloc(call->scratch->arena, bytes);
+    return call->memory != NULL;
+}
+
 /* Reserves what a request needs beyond its struct. Without the lock. False: refused. */
 static bool call_reserve(struct call *call) {
-    struct codec_arena *arena = call->scratch->arena;
     bool ok = true;
     switch (call->request.type) {
     case FRAME_HELLO:
@@ -50,18 +54,17 @@ static bool call_reserve(struct call *call) {
     case FRAME_ROUND: ok = round_reserve(call); break;
     case FRAME_DESCRIBE_STORE:
         ok = getrandom(&call->random, sizeof call->random, 0) == sizeof call->random &&
-             (call->memory = codec_arena_alloc(arena, sizeof(struct kvd_store_info))) != NULL;
+             take_memory(call, sizeof(struct kvd_store_info));
         break;
-    case FRAME_DESCRIBE_PLANES:
-        ok = (call->memory = codec_arena_alloc(arena, KVD_MAX_LIST * sizeof(struct kvd_plane_info))) != NULL;
-        break;
+    case FRAME_DESCRIBE_PLANES: ok = take_memory(call, KVD_MAX_LIST * sizeof(struct kvd_plane_info)); break;
     case FRAME_FIND: {
         struct kvd_find *f = &call->request.u.find;
-        call->memory = codec_arena_alloc(arena, KVD_MAX_HITS * sizeof(struct kvd_hit));
-        ok = call->memory && tenant_salt(call, &f->digests, f->n);
+        ok = take_memory(call, KVD_MAX_HITS * sizeof(struct kvd_hit)) && tenant_salt(call, &f->digests, f->n);
         tenant_salt_root(call, &f->root);
         break;
     }
+    case FRAME_FIND_COLD:
+    case FRAME_LOAD_COLD: ok = cold_reserve(call); break;
     case FRAME_CHECKPOINT: ok = victims_reserve(call); break;
     case FRAME_SET_GROWTH_VICTIMS:
         ok = !call->request.u.growth.n_victims || (call->growth = malloc(sizeof *call->growth));
@@ -75,20 +78,12 @@ static bool call_reserve(struct call *call) {
         ok = victims_reserve(call);
         tenant_salt_root(call, &call->request.u.choose.activation.root.digest);
         break;
-    case FRAME_LIST_CONTINUATIONS:
-        ok = (call->memory = codec_arena_alloc(arena, LIST_AT_ONCE * sizeof(struct kvd_continuation_info))) != NULL;
-        break;
-    case FRAME_LIST_SEQUENCES:
-        ok = (call->memory = codec_arena_alloc(arena, LIST_AT_ONCE * sizeof(struct kvd_sequence_info))) != NULL;
-        break;
-    case FRAME_LIST_SESSIONS:
-        ok = (call->memory = codec_arena_alloc(arena, LIST_AT_ONCE * sizeof(struct kvd_session_info))) != NULL;
-        break;
-    case FRAME_LIST_SETTINGS:
-        ok = (call->memory = codec_arena_alloc(arena, LIST_AT_ONCE * sizeof(struct kvd_setting))) != NULL;
-        break;
+    case FRAME_LIST_CONTINUATIONS: ok = take_memory(call, LIST_AT_ONCE * sizeof(struct kvd_continuation_info)); break;
+    case FRAME_LIST_SEQUENCES: ok = take_memory(call, LIST_AT_ONCE * sizeof(struct kvd_sequence_info)); break;
+    case FRAME_LIST_SESSIONS: ok = take_memory(call, LIST_AT_ONCE * sizeof(struct kvd_session_info)); break;
+    case FRAME_LIST_SETTINGS: ok = take_memory(call, LIST_AT_ONCE * sizeof(struct kvd_setting)); break;
     case FRAME_READ_CHAIN: ok = chain_reserve(call); break;
-    case FRAME_AUDIT: ok = (call->memory = codec_arena_alloc(arena, sizeof(struct kvd_audit))) != NULL; break;
+    case FRAME_AUDIT: ok = take_memory(call, sizeof(struct kvd_audit)); break;
     case FRAME_SUBSCRIBE: ok = (call->ring = new_ring(call)) != NULL; break;
     case FRAME_STATS: call->rss_bytes = metrics_resident_bytes(); break;
     case FRAME_NAME_PAGES: ok = tenant_salt(call, &call->request.u.names.digests, call->request.u.names.n); break;
@@ -290,6 +285,7 @@ static void serve_call(struct call *call, const uint8_t *body, size_t bytes, uin
         pthread_mutex_unlock(&s->lock);
         free(call->ring);
         free(call->growth);
+        free(call->cold);
         audit_go_on(call);
     }
     if (admitted == WAIT || call->parked) return;

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cold_reader.h"
 #include "cold_tier.h"
 #include "core.h"
 #include "host_tier.h"
@@ -32,6 +33,7 @@ struct view {
     uint64_t entitled[POOLS], rows, sequence_limit, state_limit, connection_limit, session_limit, scrubbed_bytes;
     uint32_t moving[2]; /* by enum device_direction */
     struct cold_stats cold;
+    struct cold_reads cold_reads;
     bool cold_up, lost, one, reload_good;
     char instance[160], build[256]; /* labels */
     char pool[POOLS][KVD_GROUP_NAME_BYTES], short_pages[POOLS][KVD_GROUP_NAME_BYTES + 8];
@@ -70,6 +72,7 @@ static void view_service(struct service *s, struct view *v) {
     v->lost = transfer_lost(s->transfer);
     v->scrubbed_bytes = host.scrubbed_bytes;
     cold_tier_stats(s, &v->cold);
+    cold_reader_stats(s, &v->cold_reads);
     v->cold_up = v->cold.on && v->cold.engine.breaker == COLD_CLOSED;
     memcpy(v->moving, host.mover.jobs, sizeof v->moving);
     memcpy(v->copied, host.mover.took, sizeof v->copied);
@@ -117,6 +120,7 @@ enum labels {
     DOMAIN_RESULT,
     REASON,
     CHECKED,
+    FAULT,
     BUILD,
     INSTANCE
 };
@@ -287,6 +291,20 @@ static const struct family {
       "Checks of the engine (kvdctl cold ping, verify)." },
     { "kvd_cold_checked_objects_total", COUNTER, CHECKED, PLAIN, AT(cold.checked_objects[0]),
       "Objects that they read. absent: expired, evicted or flushed. wrong: not what was written; deleted there." },
+    { "kvd_cold_finds_total", COUNTER, NONE, PLAIN, AT(cold_reads.finds), "Lookups in the cold tier (FindCold)." },
+    { "kvd_cold_found_total", COUNTER, NONE, PLAIN, AT(cold_reads.found), "Those that found something." },
+    { "kvd_cold_found_tokens_total", COUNTER, NONE, PLAIN, AT(cold_reads.found_tokens),
+      "Tokens that they found, behind what the question said was there." },
+    { "kvd_cold_loads_total", COUNTER, NONE, PLAIN, AT(cold_reads.loads), "Loads from the cold tier (LoadCold)." },
+    { "kvd_cold_loaded_total", COUNTER, NONE, PLAIN, AT(cold_reads.loaded), "Those of which something came." },
+    { "kvd_cold_loaded_tokens_total", COUNTER, NONE, PLAIN, AT(cold_reads.loaded_tokens), "Tokens that came." },
+    { "kvd_cold_loaded_objects_total", COUNTER, NONE, PLAIN, AT(cold_reads.loaded_objects), "Objects that came." },
+    { "kvd_cold_loaded_bytes_total", COUNTER, NONE, PLAIN, AT(cold_reads.loaded_bytes), "Their bytes." },
+    { "kvd_cold_loaded_seconds_total", COUNTER, NONE, NANOSECONDS, AT(cold_reads.load_ns),
+      "Time with loads under way." },
+    { "kvd_cold_wrong_objects_total", COUNTER, FAULT, PLAIN, AT(cold_reads.wrong[COLD_FAULT_SHORT]),
+      "Objects that a load read and that were not what was asked for, by what was wrong: deleted there, never "
+      "served." },
 
     { "kvd_requests_total", COUNTER, REQUEST, PLAIN, AT(m.requests[0]), "Requests, by type; unknown: no such type." },
     { "kvd_refusals_total", COUNTER, REFUSAL, PLAIN, AT(m.refusals[0][0]),
@@ -343,6 +361,10 @@ static const char *const outcome_names[HOST_OUTCOMES] = { "kept", "shortened", "
 static const char *const result_names[2] = { "hit", "miss" };
 static const char *const fate_names[STORE_FATES] = { "released", "evicted", "moved", "lost" };
 static const char *const reason_names[COLD_DROPS] = { "age", "queue", "engine" };
+/* cold_fault_name, from COLD_FAULT_SHORT on. */
+static const char *const fault_names[] = { "short", "magic", "version", "header", "layout",   "digest", "kind",
+                                           "pool",  "shard", "columns", "length", "checksum", "mac" };
+_Static_assert(sizeof fault_names / sizeof *fault_names == COLD_FAULTS - 1, "a name for each fault");
 static const char *const checked_names[COLD_CHECK_OUTCOMES] = { "right", "absent", "wrong", "unanswered" };
 static const char *const request_names[FRAME_TYPE_END] = { "unknown",
 #define NAME(constant, number, name, ...) [number] = #name,
@@ -380,6 +402,7 @@ static const struct label_set {
     [FATE] = { "reason", fate_names, STORE_FATES },
     [REASON] = { "reason", reason_names, COLD_DROPS },
     [CHECKED] = { "outcome", checked_names, COLD_CHECK_OUTCOMES },
+    [FAULT] = { "field", fault_names, COLD_FAULTS - 1 },
 };
 
 /* Number i of a family. */

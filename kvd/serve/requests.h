@@ -30,6 +30,9 @@ void publish_rows(struct call *call, struct pending *op);
 /* Reserves what a ReadChain answers. Without the lock. False: no memory. */
 bool chain_reserve(struct call *call);
 
+/* Makes the job of a FindCold or a LoadCold. Without the lock. False: no memory. */
+bool cold_reserve(struct call *call);
+
 /* Of an Audit that takes more than one step: goes on without the lock, and takes it for each. Others: nothing. */
 void audit_go_on(struct call *call);
 

@@ -14,6 +14,7 @@
 
 #include "bundle.h"
 #include "clock.h"
+#include "cold_reader.h"
 #include "complete.h"
 #include "core.h"
 #include "device.h"
@@ -158,6 +159,7 @@ static void free_sessions(struct service *s) {
 
 struct service *service_free(struct service *s) {
     if (!s) return NULL;
+    cold_reader_close(s); /* its threads look at sessions */
     free_sessions(s);
     for (struct link *link = s->dirty, *next; link; link = next) {
         next = link->next_dirty;

@@ -36,7 +36,8 @@ struct service {
     struct segment *segment;          /* the arena and its directory; NULL: there is none. Constant */
     struct mover *mover;              /* copies between devices and arena; NULL: the arena has no bytes. Constant */
     struct scrub *scrub;              /* NULL: the arena is not read again. Constant */
-    struct cold_tier *cold;           /* NULL: there is none. Constant */
+    struct cold_tier *cold;           /* NULL: nothing is written to one. Constant */
+    struct cold_reader *cold_reader;  /* NULL: there is no cold tier. Constant */
     struct store_recovered recovered; /* from the arena at the start. Constant */
     struct former_processes *former;  /* of the instance before; NULL: nobody is waited for */
     struct stop *stop;                /* an orderly stop is under way */

@@ -78,6 +78,14 @@ void pending_wait(struct service *s, struct pending *op) {
     s->last_waiting = &op->next;
 }
 
+void pending_ready(struct service *s, struct pending *op) {
+    struct pending **last = &s->ready;
+    while (*last) last = &(*last)->next;
+    op->next = NULL;
+    *last = op;
+    mover_kick(s->mover);
+}
+
 void transition_ended(struct service *s) {
     if (s->remainders_wait) remainders_release(s);
     if (!s->waiting) return;

@@ -30,7 +30,8 @@ struct pending {
         PENDING_ACTIVATE,
         PENDING_CHECKPOINT,
         PENDING_PUBLISH,
-        PENDING_MOVE
+        PENDING_MOVE,
+        PENDING_COLD
     } kind;
     kvd_session_id session; /* none: the daemon's own */
     uint64_t sequence;      /* number of the request */
@@ -46,6 +47,7 @@ struct pending {
     uint32_t bundle;             /* ACTIVATE */
     uint32_t n_gone;             /* CHECKPOINT: victims that have given way */
     store_move move;             /* MOVE */
+    struct cold_job *cold;       /* COLD */
     struct mover_moved moved;
     union {
         struct kvd_activated activated;
@@ -64,6 +66,8 @@ struct pending *pending_make_slow(struct service *s, struct pending *op);
 bool pending_check_slow(struct call *call);
 /* It is tried again, by pending_run, when a transition has ended; the first that waits is the first that is tried. */
 void pending_wait(struct service *s, struct pending *op);
+/* What it waited for is done: pending_run ends it. */
+void pending_ready(struct service *s, struct pending *op);
 void transition_ended(struct service *s); /* who waits for one may try again */
 
 #endif

@@ -37,6 +37,7 @@ struct call {
     uint64_t rss_bytes, random;
     struct event_ring *ring;
     struct growth_list *growth;  /* what is not taken over is freed */
+    struct cold_job *cold;       /* the same */
     const struct groups *groups; /* of the peer, where a Hello depends on them */
     struct named_pages named;    /* by this request, in the memory of the request */
     struct msg_request request;

@@ -26,7 +26,9 @@ void audit_count_job(struct audit *a, uint32_t p, const struct tier_job *job) {
 
 uint32_t audit_move_jobs(struct audit *a, uint32_t i) {
     const struct move *move = &a->store->moves[i];
-    if (move->occupied && a->store->pool[a->pool].tier) audit_count_job(a, a->pool, &move->job);
+    if (!a->store->pool[a->pool].tier) return 1;
+    if (move->occupied) audit_count_job(a, a->pool, &move->job);
+    if (i == 0) audit_count_job(a, a->pool, &a->store->fetch_job);
     return 1;
 }
 
@@ -73,7 +75,8 @@ void audit_tier_page(struct audit *a, uint32_t p, uint32_t d) {
            "pool %u: page %u is demoted by %u victims, and has %u references", p, d, pool->tier[d].demoting,
            page->references);
     check_replica(a, p, d);
-    EXPECT(page_on_device(page) || page_is_current(page) || (page->flags & PAGE_LOST),
+    bool comes = a->store->fetching != KVD_NONE && page->device == KVD_NONE && page->flags & PAGE_BACKING;
+    EXPECT(comes || page_on_device(page) || page_is_current(page) || (page->flags & PAGE_LOST),
            "pool %u: PAGE-7: page %u has no valid replica", p, d);
     EXPECT(page->device != KVD_NONE || page->host.bits, "pool %u: page %u has no place", p, d);
     EXPECT(page->device == KVD_NONE || page->pins || page->active_references || demoted < page->references ||

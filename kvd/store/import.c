@@ -48,25 +48,12 @@ static uint32_t import_page(struct store *store, const struct store_import *from
         pool->spare == KVD_NONE)
         return KVD_NONE;
     if (extent_take_pages(store->arena, stride, 1, p, &id)) return KVD_NONE;
-    d = pool->spare;
-    pool->spare = pool->pages[d].mark;
-    store->epoch++;
-    pool->pages[d] = (struct page){ .epoch = store->epoch,
-                                    .host_epoch = store->epoch,
-                                    .host = id,
-                                    .generation = pool->pages[d].generation,
-                                    .device = KVD_NONE,
-                                    .committed = (uint8_t)columns,
-                                    .host_columns = (uint8_t)columns,
-                                    .flags = PAGE_OCCUPIED };
-    pool->tier[d] = (struct page_tier){ .link = KVD_NONE, .block = page.base.block, .checksum = page.host.checksum };
+    d = page_open_in_host(store, p, id, page.base.block, columns);
+    pool->tier[d].checksum = page.host.checksum;
     if (p == 0 && page.named && columns == KVD_PAGE_TOKENS) {
         pool->pages[d].flags |= PAGE_NAMED;
         memcpy(store->digests[d], page.digest, sizeof page.digest);
     }
-    pool->occupied++;
-    pool->absent++;
-    pool->host_pages++;
     from->copy(from->context, page.host.offset, extent_offset(store->arena, id), stride);
     from->map[p][old] = d;
     CRASH_POINT("import.page");

@@ -52,6 +52,28 @@ uint32_t page_open(struct store *store, uint32_t pool_index, uint32_t device, ui
     return d;
 }
 
+uint32_t page_open_in_host(struct store *store, uint32_t pool_index, extent_id id, uint32_t block, uint32_t columns) {
+    struct pool *pool = &store->pool[pool_index];
+    uint32_t d = pool->spare;
+    page_touch(pool, d);
+    pool->spare = pool->pages[d].mark;
+    store->epoch++;
+    pool->pages[d] = (struct page){ .epoch = store->epoch,
+                                    .host_epoch = store->epoch,
+                                    .host = id,
+                                    .touched = true,
+                                    .generation = pool->pages[d].generation,
+                                    .device = KVD_NONE,
+                                    .committed = (uint8_t)columns,
+                                    .host_columns = (uint8_t)columns,
+                                    .flags = PAGE_OCCUPIED };
+    pool->tier[d] = (struct page_tier){ .link = KVD_NONE, .block = block };
+    pool->occupied++;
+    pool->absent++;
+    pool->host_pages++;
+    return d;
+}
+
 /* What only a store with a tier or a directory has to do: out of the way of those that have none. */
 __attribute__((noinline)) static void leave_places(struct store *store, struct pool *pool, uint32_t d) {
     uint32_t p = (uint32_t)(pool - store->pool);

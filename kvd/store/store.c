@@ -229,7 +229,8 @@ static void init_objects(struct store *s) {
     if (c->has_state) memset(s->slots, 0, c->state_slots * sizeof *s->slots);
     s->chunks.head = KVD_NONE;
     s->revision = 1;
-    s->in_flight = KVD_NONE;
+    s->in_flight = s->fetching = KVD_NONE;
+    s->fetch_job = (struct tier_job){ .head = { KVD_NONE, KVD_NONE, KVD_NONE, KVD_NONE } };
     *s->stamp = 0;
     domain_init(&s->domains);
     index_init(&s->index);

@@ -268,6 +268,9 @@ bool store_scrub_end(struct store *store, bool right, uint32_t *ret_released);
  * Replicas are read as the scrub reads them: one at a time, nothing is pinned, and the bytes of the one that is read
  * stay where they are until the end. */
 
+/* The first block that going on from a frontier reads of a pool (GRP-4). Of what is constant: any thread. */
+uint32_t store_first_block(const struct store *store, uint32_t pool, uint32_t frontier);
+
 enum store_piece_kind { STORE_PIECE_PAGE = 0, STORE_PIECE_TAIL, STORE_PIECE_IMAGE };
 struct store_piece {
     enum store_piece_kind kind;
@@ -285,6 +288,36 @@ bool store_read_end(struct store *store, bool right, uint32_t *ret_released);
  * that was told. It may be gone. False: there is none. */
 bool store_take_demoted(struct store *store, store_cont *ret_cont, uint64_t *ret_at_ns);
 uint64_t store_demoted_waiting(const struct store *store, uint64_t *ret_forgotten);
+
+/* ---- what comes from the cold tier (COLD-3) ----
+ *
+ * A continuation in the host, of pages and an image whose bytes others have computed. begin takes extents for all of
+ * it, or nothing; the caller writes each piece there, and tells its checksum (store_copied_out); commit publishes what
+ * has one. Until then nobody finds or sees it. One at a time. */
+
+struct store_fetch {
+    struct kvd_root root;
+    store_cont from; /* its first `first` pages are shared, wherever they are; none: the domain begins */
+    uint32_t first, n;
+    const uint8_t (*digests)[32]; /* n: of the pages that follow */
+    const struct kvd_tail *tail;  /* behind them; NULL: none */
+    uint32_t retention;
+    uint64_t tag;
+};
+struct store_fetched {
+    store_cont cont;   /* an equal one, where there is one (FIT-5); none: nothing of use has come */
+    uint32_t frontier; /* as far as pages have come, without a gap; with a state image all, or 0 */
+};
+/* STORE_E_SHORT: the arena, descriptors or membership; or one is under way (STORE_S_MOVE). */
+int store_fetch_begin(struct store *store, const struct store_fetch *want, store_cont *ret_cont,
+                      struct store_refusal *refusal);
+/* The pieces that are to come, in the order of store_read_begin: copy.host, copy.bytes and copy.replica say where to.
+ * *cursor: 0 to begin. False: there is no further one. */
+bool store_fetch_next(const struct store *store, store_cont cont, uint64_t *cursor, struct store_piece *ret_piece);
+/* It is demoted where all of it is in the host. STORE_E_STALE: none is under way with this handle. */
+int store_fetch_commit(struct store *store, store_cont cont, struct store_fetched *ret_fetched,
+                       struct store_refusal *refusal);
+int store_fetch_abort(struct store *store, store_cont cont, struct store_refusal *refusal);
 
 /* ---- directory and recovery (CONT-3) ---- */
 

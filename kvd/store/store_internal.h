@@ -338,6 +338,8 @@ struct store {
     struct arena_read reads[READS];
     struct demoted_lately lately[LATELY_LIMIT]; /* number i is at i % LATELY_LIMIT */
     uint64_t lately_first, lately_end, lately_forgotten;
+    uint32_t fetching; /* the continuation that comes from the cold tier; KVD_NONE: none does */
+    struct tier_job fetch_job;
     struct directory *directory;
 };
 
@@ -417,6 +419,10 @@ void pool_flush(struct pool_batch *batch);
 
 /* ---- page.c ---- */
 
+/* A page on an extent just taken, which covers `columns`, all that it has; no reference yet. There is a spare
+ * descriptor.
+ */
+uint32_t page_open_in_host(struct store *store, uint32_t pool, extent_id id, uint32_t block, uint32_t columns);
 /* A growth page on a physical page just taken, at this block of its space: one reference (active or not), nothing
  * committed, a new epoch. */
 uint32_t page_open(struct store *store, uint32_t pool, uint32_t device, uint32_t block, bool active);
@@ -761,6 +767,8 @@ const extent_id *tier_take(struct store *store, const struct extent_page_want *w
  * many. */
 uint32_t job_copy_out(struct store *store, struct tier_job *job, uint32_t pool, const struct space *space,
                       const extent_id *ids);
+/* Its host replica is written by others than copies, and hidden until the job ends. */
+void job_write(struct store *store, struct tier_job *job, uint32_t pool, uint32_t descriptor);
 /* Its copies are done (ok) or will not be: publishes or takes back, unpins, empties the list. */
 void job_finish(struct store *store, struct tier_job *job, bool ok);
 /* Takes over pages of the first n blocks that an aborted job left half brought. */

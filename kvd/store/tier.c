@@ -20,6 +20,12 @@ static void job_add(struct store *store, struct tier_job *job, uint32_t p, uint3
     page_pin(&store->pool[p], d, 0);
 }
 
+void job_write(struct store *store, struct tier_job *job, uint32_t p, uint32_t d) {
+    store->pool[p].pages[d].flags |= PAGE_BACKING;
+    job_add(store, job, p, d);
+    job->out[p]++;
+}
+
 static bool is_missing(const struct page *page) { return page->device == KVD_NONE && !(page->flags & PAGE_LOST); }
 
 uint32_t tier_missing(const struct store *store, uint32_t p, const struct space *space, uint32_t count) {

@@ -22,6 +22,10 @@ uint32_t window_first(const struct store *store, uint32_t p, uint32_t frontier) 
     return frontier < reads ? 0 : (frontier + 1 - reads) / KVD_PAGE_TOKENS;
 }
 
+uint32_t store_first_block(const struct store *store, uint32_t pool, uint32_t frontier) {
+    return window_first(store, pool, frontier);
+}
+
 uint32_t window_kept(const struct store *store, uint32_t p, uint32_t frontier) {
     return window_first(store, p, frontier - min_u32(frontier, store->config.window[p].lead));
 }

@@ -5,9 +5,11 @@
  */
 #include "complete.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "clock.h"
+#include "cold_reader.h"
 #include "core.h"
 #include "events.h"
 #include "request.h"
@@ -61,6 +63,13 @@ static bool advance_pending(struct service *s, struct pending *op, struct msg_re
     case PENDING_MOVE:
         ended = move_advance(s, op, &status, why, why_bytes);
         reply->u.moved = op->u.moved;
+        break;
+    case PENDING_COLD:
+        status = op->cold->status;
+        reply->u.cold = op->cold->found;
+        op->short_of = op->cold->short_of;
+        snprintf(why, why_bytes, "%s", op->cold->why);
+        free(op->cold);
         break;
     case PENDING_PUBLISH:
         if (result == TRANSFER_DONE) break;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "arena_import.h"
+#include "cold_reader.h"
 #include "cold_tier.h"
 #include "core.h"
 #include "events.h"
@@ -143,7 +144,7 @@ int host_tier_open(struct service *s, const char *prefix, char *err, size_t err_
                                    .damaged = damage_found };
     if (!mover_new(&config, &s->mover) &&
         (!s->config.scrub_rate || !scrub_new(s, config.arena, s->config.scrub_rate, &s->scrub)))
-        return cold_tier_open(s, config.arena, err, err_bytes);
+        return cold_tier_open(s, config.arena, err, err_bytes) || cold_reader_open(s, config.arena, err, err_bytes);
     snprintf(err, err_bytes, "no memory or threads for copies between device and host");
     return 1;
 }

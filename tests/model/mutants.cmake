@@ -11,7 +11,7 @@ add_executable(mutant_model_tier test_model_tier.c tier_world.c tier_look.c tier
                tier_recover.c)
 target_link_libraries(mutant_model_tier PRIVATE kvt kvd_flags kvd_store_mutants PkgConfig::XXHASH)
 
-foreach(name tier flight space rules checkpoint shorten victims equal find lives live choose import lent read window)
+foreach(name tier flight space rules checkpoint shorten victims equal find lives live choose import lent read fetch window)
   add_executable(mutant_store_${name} ${CMAKE_SOURCE_DIR}/tests/unit/test_store_${name}.c
                  ${CMAKE_SOURCE_DIR}/tests/unit/store_fixture.c)
   target_include_directories(mutant_store_${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests/unit)
@@ -60,6 +60,8 @@ kvd_mutants(mutant_store_tier NAMES abort_forgets_demoted damaged_tail_is_taken 
 kvd_mutants(mutant_store_flight ARGUMENTS drop_beside_a_promise NAMES leaving_page_is_prefetched leaving_page_reused)
 kvd_mutants(mutant_store_flight ARGUMENTS act_5_orphans_of_an_aborted_neighbour_are_brought NAMES orphan_is_forgotten)
 kvd_mutants(mutant_store_read NAMES reader_frees_what_another_reads)
+kvd_mutants(mutant_store_fetch NAMES fetched_behind_a_window fetched_behind_damage fetched_twice_stays_twice
+            fetched_without_bytes)
 kvd_mutants(mutant_store_space NAMES growth_takes_any_membership)
 kvd_mutants(mutant_store_lives NAMES move_is_no_end)
 kvd_mutants(mutant_store_equal NAMES equal_ones_stay equal_of_any_owner)

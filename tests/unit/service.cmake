@@ -13,6 +13,9 @@ if(TARGET kvd_service)
   target_compile_definitions(test_cold_engine PRIVATE OPERATING_MD="${CMAKE_SOURCE_DIR}/deploy/OPERATING.md")
   kvd_test(test_service_cold ${CMAKE_CURRENT_SOURCE_DIR}/test_service_cold.c ${CMAKE_SOURCE_DIR}/tests/support/redis.c
            LIBS service_fixture PkgConfig::HIREDIS PkgConfig::SODIUM Threads::Threads)
+  kvd_test(test_service_cold_load ${CMAKE_CURRENT_SOURCE_DIR}/test_service_cold_load.c
+           ${CMAKE_SOURCE_DIR}/tests/support/redis.c
+           LIBS service_fixture PkgConfig::HIREDIS PkgConfig::SODIUM Threads::Threads)
   target_compile_definitions(test_service_config PRIVATE KVD_CONF="${CMAKE_SOURCE_DIR}/deploy/kvd.conf")
   kvd_test(test_from_hf ${CMAKE_CURRENT_SOURCE_DIR}/test_from_hf.c ${CMAKE_SOURCE_DIR}/kvd/start/from_hf.c
            LIBS kvd_service kvt PkgConfig::CJSON)

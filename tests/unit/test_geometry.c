@@ -316,6 +316,31 @@ static void check_shard(const struct geom_pool_spec *p, uint32_t shard, uint32_t
     KVT_EQ(n, geom_shard_bytes(p));
 }
 
+/* COLD-3: into an empty page, the shards make the page again, whichever rank holds a head; padding stays as it was. */
+static void check_scattered(const struct geom_pool_spec *p, uint32_t columns, const uint8_t *packed) {
+    uint64_t bytes = geom_packed_bytes(p) * p->n_ranks, wrong = 0;
+    uint8_t *page = malloc(bytes), *want = malloc(bytes), *shard = malloc(geom_shard_bytes(p));
+    memset(page, 0, bytes);
+    memset(want, 0, bytes);
+    for (uint32_t s = 0; s < geom_shard_count(p); s++) {
+        geom_shard_gather(p, s, columns, packed, shard);
+        geom_shard_scatter(p, s, shard, page);
+    }
+    for (uint32_t rank = 0; rank < p->n_ranks; rank++)
+        for (uint32_t i = 0; i < geom_plane_count(p); i++) {
+            struct geom_plane q;
+            geom_plane_at(p, 1, rank, i, &q);
+            uint64_t at = rank * geom_packed_bytes(p) + q.packed_offset;
+            for (uint32_t h = 0; h < q.n_heads; h++)
+                memcpy(want + at + h * q.head_bytes, packed + at + h * q.head_bytes, columns * q.nb1);
+        }
+    for (uint64_t k = 0; k < bytes; k++) wrong += page[k] != want[k];
+    KVT_EQ(wrong, 0);
+    free(page);
+    free(want);
+    free(shard);
+}
+
 /* COLD-1: the same shards come out of the packed pages of every number of ranks, and nothing of what is behind the
  * columns. */
 static void cold_1_shards_are_free_of_ranks(void) {
@@ -336,6 +361,7 @@ static void cold_1_shards_are_free_of_ranks(void) {
                 geom_shard_gather(&p, s, columns, packed, shard);
                 check_shard(&p, s, columns, shard);
             }
+            check_scattered(&p, columns, packed);
             free(packed);
             free(shard);
         }
@@ -357,6 +383,7 @@ static void cold_1_shards_of_groups(void) {
                 geom_shard_gather(&p, s, 7, packed, shard);
                 check_shard(&p, s, 7, shard);
             }
+            check_scattered(&p, 7, packed);
             free(packed);
             free(shard);
         }

@@ -272,6 +272,20 @@ def find(
     )
 
 
+def cold(
+    name: str, root: types.Root, first: int, digests: bytes, tail: Sequence[int], origin: int, retention: int
+) -> Request:
+    return Request(
+        name,
+        root=root_fields(root),
+        first=first,
+        digests=digests,
+        tail=_tail(tail),
+        retention=retention,
+        **{"from": origin},
+    )
+
+
 def name_pages(sequence: int, first: int, digests: bytes) -> Request:
     _check_count(len(digests) // 32, 1, MAX_DIGESTS, "digests")
     return Request("NamePages", sequence=sequence, first=first, digests=digests)

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from array import array
-from typing import Any, List, Optional, Sequence, Tuple, Type, TypeVar
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar
 
 from . import _messages as messages
 from . import types
 from ._session import Steps
-from .errors import InvalidArgument, NotFound
+from .errors import Error, InvalidArgument, NotFound
 from .names import PAGE_TOKENS, Chain
 
 T = TypeVar("T")
@@ -50,6 +50,49 @@ def everything(name: str, cls: Type[T], root: types.Root = types.Root()) -> Step
 def moved(request: messages.Request) -> Steps[types.Moved]:
     reply = yield request
     return types.Moved(reply.revision, tuple(reply.pages), reply.bytes)
+
+
+class ColdQuestion(NamedTuple):
+    chain: Chain
+    prompt: "array[int]"
+    until: int  #: tokens of the prompt
+    first: int  #: pages that are there
+    origin: int  #: a continuation that has those; 0: none
+    retention: int
+
+
+def _cold_part(name: str, ask: ColdQuestion, first: int, origin: int) -> messages.Request:
+    pages = ask.until // PAGE_TOKENS
+    end = min(pages, first + messages.MAX_DIGESTS)
+    tail = ask.prompt[pages * PAGE_TOKENS : ask.until] if end == pages and (end > first or not first) else ()
+    root = types.Root(ask.chain.domain.root(), ask.chain.domain.label)
+    return messages.cold(name, root, first, ask.chain.digests(first, end), tail, origin, ask.retention)
+
+
+def cold(name: str, ask: ColdQuestion) -> Steps[types.ColdFound]:
+    """FindCold or LoadCold: a message for every 1024 pages as long as all of them are there."""
+    first, pages, origin = ask.first, ask.until // PAGE_TOKENS, ask.origin if name == "LoadCold" else 0
+    found = types.ColdFound(None, first * PAGE_TOKENS, 0)
+    if not first * PAGE_TOKENS < ask.until <= ask.chain.tokens:
+        raise InvalidArgument(
+            f"asked for the tokens behind page {first} up to token {ask.until}; the chain has {ask.chain.tokens}: ask "
+            "for what is behind the pages that are there"
+        )
+    while True:
+        try:
+            reply = yield _cold_part(name, ask, first, origin)
+        except Error:
+            if found.continuation is None:
+                raise
+            return found  # what has come stays true
+        if reply.frontier <= found.frontier:
+            return found
+        if found.continuation not in (None, reply.continuation):  # the longer one has its pages
+            yield messages.Request("Release", continuation=found.continuation)
+        found = types.ColdFound(reply.continuation or None, reply.frontier, found.n_bytes + reply.bytes)
+        first, origin = min(pages, first + messages.MAX_DIGESTS), reply.continuation
+        if first == pages or reply.frontier != first * PAGE_TOKENS:
+            return found
 
 
 def plan(want: types.Activation) -> Steps[types.Plan]:

@@ -159,6 +159,76 @@ class Client:
         chain = domain if isinstance(domain, Chain) else Chain(domain, prompt)
         return (yield from operations.find(chain, prompt, limit))
 
+    def find_cold(
+        self,
+        tokens: Tokens,
+        domain: DomainLike = "",
+        *,
+        behind: Optional[types.Hit] = None,
+        until: Optional[int] = None,
+        timeout: Optional[float] = None,
+    ) -> types.ColdFound:
+        """What the cold tier has of a prompt behind a hit of find(): asks its engine, for [cold] find_time at most.
+        until: tokens up to which it is wanted (default: all but the last); a continuation that ends exactly there, or
+        one that ends at a page boundary before. Nothing there: frontier is where the hit's full pages end."""
+        return self.run(self._cold("FindCold", tokens, domain, behind, until, 0), timeout)
+
+    async def find_cold_async(
+        self,
+        tokens: Tokens,
+        domain: DomainLike = "",
+        *,
+        behind: Optional[types.Hit] = None,
+        until: Optional[int] = None,
+        timeout: Optional[float] = None,
+    ) -> types.ColdFound:
+        return await self.run_async(self._cold("FindCold", tokens, domain, behind, until, 0), timeout)
+
+    def load_cold(
+        self,
+        tokens: Tokens,
+        domain: DomainLike = "",
+        *,
+        behind: Optional[types.Hit] = None,
+        until: Optional[int] = None,
+        retention: int = 0,
+        timeout: Optional[float] = None,
+    ) -> types.ColdFound:
+        """Loads it into the host arena, each byte checked: then find() finds it, and activate() restores it. Its
+        continuation shares the full pages of the hit. Where something is missing it ends before that; nothing has come:
+        continuation is None. After DeadlineExceeded it goes on."""
+        return self.run(self._cold("LoadCold", tokens, domain, behind, until, retention), timeout)
+
+    async def load_cold_async(
+        self,
+        tokens: Tokens,
+        domain: DomainLike = "",
+        *,
+        behind: Optional[types.Hit] = None,
+        until: Optional[int] = None,
+        retention: int = 0,
+        timeout: Optional[float] = None,
+    ) -> types.ColdFound:
+        return await self.run_async(self._cold("LoadCold", tokens, domain, behind, until, retention), timeout)
+
+    def _cold(
+        self,
+        name: str,
+        tokens: Tokens,
+        domain: Union[DomainLike, Chain],
+        behind: Optional[types.Hit],
+        until: Optional[int],
+        retention: int,
+    ) -> Steps[types.ColdFound]:
+        prompt = tokens_of(tokens)
+        chain = domain if isinstance(domain, Chain) else Chain(domain, prompt)
+        end = len(prompt) - 1 if until is None else until
+        first, origin = 0, 0
+        if behind and not behind.live and behind.usable >= PAGE_TOKENS:  # what runs is not shared with what is loaded
+            first, origin = behind.usable // PAGE_TOKENS, behind.continuation
+        ask = operations.ColdQuestion(chain, prompt, end, first, origin, retention)
+        return (yield from operations.cold(name, ask))
+
     def activate(
         self,
         tokens: Tokens,

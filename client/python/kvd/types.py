@@ -282,6 +282,15 @@ class Moved:
     n_bytes: int
 
 
+@dataclass(frozen=True)
+class ColdFound:
+    """What the cold tier has of a prompt, or has given."""
+
+    continuation: Optional[int]  #: of load_cold: in the host now; None: nothing has come
+    frontier: int  #: tokens of the prompt, those that were there counted
+    n_bytes: int  #: of values: to load, or loaded
+
+
 # ---- what is there ----
 
 

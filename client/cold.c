@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The cold tier: what its engine has of a prompt, and that into the host. One message holds KVD_MAX_DIGESTS digests; a
+ * longer prompt goes on where the answer before ended, as long as all that was asked for was there.
+ */
+#include "client.h"
+
+static enum kvd_status check_prompt(const struct kvd_cold_prompt *p, const void *ret, struct kvd_error *error) {
+    if (!p || !p->chain || !p->prompt || !ret)
+        return client_fail(error, KVD_INVALID_ARGUMENT,
+                           "a question to the cold tier needs a chain, its prompt, and a place for the answer");
+    size_t have = kvd_chain_tokens(p->chain);
+    if (p->until <= have && (uint64_t)p->first * KVD_PAGE_TOKENS < p->until) return KVD_OK;
+    return client_fail(error, KVD_OUT_OF_RANGE,
+                       "asked for the tokens behind page %u up to token %u; the chain has %zu tokens: push the tokens "
+                       "first, and ask for what is behind the pages that are there",
+                       p->first, p->until, have);
+}
+
+/* The part that begins at page `first`. */
+static struct kvd_cold_want part_of(const struct kvd_cold_prompt *p, uint32_t first, kvd_continuation from) {
+    uint32_t pages = p->until / KVD_PAGE_TOKENS, left = pages - first;
+    struct kvd_cold_want want = { .root = *kvd_chain_root(p->chain),
+                                  .from = from,
+                                  .first = first,
+                                  .n = left < KVD_MAX_DIGESTS ? left : KVD_MAX_DIGESTS,
+                                  .retention = p->retention };
+    if (want.n) want.digests = kvd_chain_digests(p->chain) + first;
+    if (want.n < left || (first && !want.n)) return want;
+    want.tail.n = p->until % KVD_PAGE_TOKENS;
+    for (uint32_t i = 0; i < want.tail.n; i++) want.tail.tokens[i] = p->prompt[pages * KVD_PAGE_TOKENS + i];
+    return want;
+}
+
+static enum kvd_status ask_part(struct kvd_client *c, uint16_t type, const struct kvd_cold_want *want,
+                                struct kvd_cold_found *ret_found, struct kvd_error *error) {
+    struct msg_request request = { .type = type, .u.cold = *want };
+    struct msg_reply reply;
+    struct pending_call *call;
+    enum kvd_status status = call_run(c, &request, &call, &reply, error);
+    if (status != KVD_OK) return status;
+    *ret_found = reply.u.cold;
+    call_done(c, call);
+    return KVD_OK;
+}
+
+/* Of this part all was there, and more is to be asked for. */
+static bool goes_on(const struct kvd_cold_prompt *p, const struct kvd_cold_want *want,
+                    const struct kvd_cold_found *got) {
+    uint32_t end = want->first + want->n;
+    return got->frontier == end * KVD_PAGE_TOKENS && end < p->until / KVD_PAGE_TOKENS;
+}
+
+static enum kvd_status ask_all(struct kvd_client *c, uint16_t type, const struct kvd_cold_prompt *p,
+                               struct kvd_cold_found *ret_found, struct kvd_error *error) {
+    struct kvd_cold_found all = { .frontier = p->first * KVD_PAGE_TOKENS }, got;
+    struct kvd_cold_want want = part_of(p, p->first, type == FRAME_LOAD_COLD ? p->from : (kvd_continuation){ 0 });
+    for (;;) {
+        enum kvd_status status = ask_part(c, type, &want, &got, error);
+        if (status != KVD_OK && !all.continuation.bits) return status; /* else what has come stays true */
+        if (status != KVD_OK || got.frontier <= all.frontier) break;
+        if (all.continuation.bits && all.continuation.bits != got.continuation.bits)
+            (void)kvd_release(c, all.continuation, NULL); /* the longer one has its pages */
+        all = (struct kvd_cold_found){ got.continuation, got.frontier, all.bytes + got.bytes };
+        if (!goes_on(p, &want, &got)) break;
+        want = part_of(p, want.first + want.n, got.continuation);
+    }
+    *ret_found = all;
+    return KVD_OK;
+}
+
+enum kvd_status kvd_find_cold(kvd_client *c, const struct kvd_cold_prompt *p, struct kvd_cold_found *ret_found,
+                              struct kvd_error *error) {
+    enum kvd_status status = check_prompt(p, ret_found, error);
+    return status == KVD_OK ? ask_all(c, FRAME_FIND_COLD, p, ret_found, error) : status;
+}
+
+enum kvd_status kvd_load_cold(kvd_client *c, const struct kvd_cold_prompt *p, struct kvd_cold_found *ret_found,
+                              struct kvd_error *error) {
+    enum kvd_status status = check_prompt(p, ret_found, error);
+    return status == KVD_OK ? ask_all(c, FRAME_LOAD_COLD, p, ret_found, error) : status;
+}
