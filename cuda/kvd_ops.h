@@ -111,6 +111,12 @@ struct kvd_ops_attention {
     uint32_t aligned;   /* 1: it sees those from the last multiple of `window` on (chunked attention) */
     const float *sinks; /* [n_q_heads]: a finite logit of each head that takes weight and has no value; not scaled */
     float soft_cap;     /* scaled logits x become soft_cap * tanh(x / soft_cap) */
+
+    /* A hint, 0 for none: all sequences of the batch may begin with up to so many tokens in the same pages, as forks of
+     * one prompt do. On CUDA each launch then finds, in the tables and the positions of all that count, how many whole
+     * pages they do share and reads those once for all. A hint that is too large costs a little time and changes no
+     * result beyond the order of sums. It is not used on the host, with a window, and where B is 1. */
+    uint32_t shared_prefix;
 };
 
 /* FP32 with an online softmax. The result for a query depends on that query and its keys only: the same bits for any

@@ -17,6 +17,10 @@
  * Pieces. One sequence of many columns (prefill) needs no line: its pairs are nearly alike. There CTA = piece of a
  * pair, in equal pieces of its pages, the longest pairs first: CTAs that run together are then at the same pages, which
  * they find in the L2. With one piece a pair there is nothing to merge.
+ *
+ * Shared prefix (cascade). Where the caller says that sequences may begin with the same pages, find_shared counts
+ * these. One pass then takes the queries of all sequences as rows of one and reads the shared pages only; the ordinary
+ * pass skips them. Both keep partial results, which the combine kernel merges.
  */
 #ifndef KVD_CUDA_OPS_ATTENTION_PARAMS_CUH
 #define KVD_CUDA_OPS_ATTENTION_PARAMS_CUH
@@ -29,6 +33,7 @@
 namespace attn {
 
 constexpr int MAX_CTAS = 480;    /* shares of the line: three a multiprocessor, on parts of up to 160 */
+constexpr int MAX_PIECES = 160;  /* of a pair */
 constexpr int MAX_ENTRIES = 640; /* of the work list; more are not cut (one CTA a pair) */
 
 constexpr int MAX_ROWS = 128; /* table rows fetched ahead; more are fetched when used */
@@ -55,12 +60,21 @@ struct params {
     float scale_log2;
     int32_t window; /* keys that a query sees at most; 0: all */
     uint32_t aligned;
-    const float *sinks;  /* or NULL */
-    float cap, cap_rate; /* soft cap in log2 units, and 2 / cap; 0: none */
-    uint32_t *line;      /* workspace: [entries + 1] units before each entry, for the combine kernel */
-    uint32_t rows_kept;  /* rows of a partial result: those of a block that exist */
-    float *partial;      /* workspace: [2 * shares][rows_kept][D], not yet divided by the sum */
-    float *stats;        /* workspace: [2 * shares][rows_kept][2] maximum (log2) and sum */
+    const float *sinks;   /* or NULL */
+    float cap, cap_rate;  /* soft cap in log2 units, and 2 / cap; 0: none */
+    uint32_t *line;       /* workspace: [entries + 1] units before each entry, for the combine kernel */
+    uint32_t rows_kept;   /* rows of a partial result: those of a block that exist */
+    float *partial;       /* workspace: [2 * shares][rows_kept][D], not yet divided by the sum */
+    float *stats;         /* workspace: [2 * shares][rows_kept][2] maximum (log2) and sum */
+    uint32_t keep;        /* 1: every pair leaves partial results, to be merged with those of another pass */
+    const uint32_t *skip; /* workspace: leading pages that another pass reads; NULL: none */
+};
+
+/* What find_shared leaves in the workspace for the two passes behind it. */
+struct shared_prefix {
+    uint32_t pages;  /* that all sequences which count begin with */
+    int32_t context; /* of the pass over them, which takes all columns of the batch for those of one sequence */
+    int32_t row;     /* a table row that has them */
 };
 
 /* Share i of n has the units [begin(i), begin(i + 1)) of `total`. No share is empty unless all its units are spoken
@@ -86,20 +100,26 @@ __host__ __device__ __forceinline__ uint32_t partial_index(uint32_t share, bool 
     return 2 * share + (begun ? 0 : 1);
 }
 
+/* Of a pair that lies inside one share, where it is kept as a partial result: behind those of the shares. */
+__host__ __device__ __forceinline__ uint32_t whole_index(uint32_t shares, uint32_t pair) { return 2 * shares + pair; }
+
 __device__ __forceinline__ int valid_columns(const params &p, uint32_t b) {
     const int n = p.valid ? p.valid[b] : (int)p.w;
     return n < 0 ? 0 : n > (int)p.w ? (int)p.w : n;
 }
 
+__device__ __forceinline__ uint32_t skipped_pages(const params &p) { return p.skip ? *p.skip : 0; }
+
+/* Tables, keys and pages count from behind what is skipped. */
 __device__ __forceinline__ const int32_t *table_row(const params &p, uint32_t row) {
-    return p.tables + (uint64_t)(row < p.n_rows ? row : 0) * p.n_logical;
+    return p.tables + (uint64_t)(row < p.n_rows ? row : 0) * p.n_logical + skipped_pages(p);
 }
 
 /* Keys that column w of sequence b sees, clamped to what the table can name. */
 __device__ __forceinline__ int key_limit(const params &p, uint32_t b, uint32_t w, int valid) {
     const int64_t n = p.causal ? (int64_t)p.positions[(uint64_t)b * p.w + w] + 1 : (int64_t)p.context[b] + valid;
     const int64_t most = (int64_t)p.n_logical * KVD_PAGE_TOKENS;
-    return (int)(n < 0 ? 0 : n > most ? most : n);
+    return max((int)(n < 0 ? 0 : n > most ? most : n) - (int)(skipped_pages(p) * KVD_PAGE_TOKENS), 0);
 }
 
 /* Keys that row block `block` of rb rows of sequence b needs: those that its last valid row sees; 0 without one. */

@@ -356,7 +356,7 @@ template <class C> __device__ bool find_piece(const params &p, key_segment *ret_
     const uint32_t pages = pages_between(s.from, s.keys), pieces = pieces_of(pages, p.pieces);
     const uint32_t behind = s.from >> KVD_PAGE_SHIFT;
     s.first = behind + share_begin(piece, pieces, pages), s.end = behind + share_begin(piece + 1, pieces, pages);
-    s.whole = pieces == 1, s.to = (e * p.heads + s.head) * p.pieces + piece;
+    s.whole = pieces == 1 && !p.keep, s.to = (e * p.heads + s.head) * p.pieces + piece;
     *ret_segment = s;
     return piece < pieces;
 }
@@ -370,7 +370,9 @@ __device__ __forceinline__ key_segment find_segment(const params &p, const uint3
     const uint32_t first = (u - before) % pages, last = pages - first < end - u ? pages : first + (end - u);
     s.head = (u - before) / pages;
     s.keys = keys_of(p, s.b, s.block, C::RB), s.from = first_key_of(p, s.b, s.block, C::RB, s.keys);
-    s.whole = first == 0 && last == pages, s.to = partial_index(blockIdx.x, first > 0);
+    s.whole = first == 0 && last == pages;
+    s.to = s.whole ? whole_index(p.shares, e * p.heads + s.head) : partial_index(blockIdx.x, first > 0);
+    s.whole = s.whole && !p.keep;
     s.first = (s.from >> KVD_PAGE_SHIFT) + first, s.end = (s.from >> KVD_PAGE_SHIFT) + last;
     return s;
 }

@@ -6,7 +6,8 @@
  * working sets of several times the L2. Bytes of attention are the stored bytes of the keys read (codes and scales),
  * bytes of append those read and written. Prints "BENCH name value unit" lines.
  *
- * usage: bench_ops_cuda [NAME...]     only benches whose group (decode, verify, window, prefill, append) is named
+ * usage: bench_ops_cuda [NAME...]     only benches whose group (decode, verify, window, shared, prefill, append) is
+ *        named
  *        bench_ops_cuda --steady    decodes without end: what bench_moves runs beside moves
  * With KVD_BENCH_ONCE set every kernel is launched twice and no figure is meant: for profilers.
  */
@@ -139,7 +140,7 @@ static uint32_t copies_of(const shape &s, int storage) {
 struct bench_pool {
     shape s;
     int storage;
-    uint32_t copies, logical, pages;
+    uint32_t copies, logical, pages, hint = 0; /* hint: shared_prefix of the op */
     geom_pool_spec spec;
     device_array<uint8_t> region;
     device_array<int32_t> tables, positions, rows;
@@ -193,6 +194,7 @@ struct bench_pool {
         kvd_ops_attention op = {};
         op.view = view(0), op.q = q.at, op.out = out.at, op.positions = positions.at, op.table_rows = rows.at;
         op.n_q_heads = s.q_heads, op.w = w, op.b = s.b, op.causal = 1, op.scale = 1.0f / sqrtf((float)s.d);
+        op.shared_prefix = hint;
         workspace.alloc(kvd_ops_attention_workspace(&op, s.context));
         return op;
     }
@@ -298,6 +300,30 @@ static void window() {
         line("window128.bf16." + s.name() + ".us", us[1], "us");
         line("window128.bf16." + s.name() + ".of_short", us[1] / us[0], "x");
     }
+}
+
+/* Decode of forks of one prompt that have 512 tokens of their own: each with pages apart, all with the same ones, and
+ * the same with the hint that they are (cascade). */
+static void shared() {
+    const uint32_t prefix = 32768;
+    for (const shape &s : { shape{ 32, 16, 2, 256, prefix + 512 }, shape{ 32, 32, 8, 128, prefix + 512 } })
+        for (int storage = 0; storage < (s.d == 256 ? KVD_N_STORAGE : 1); storage++) {
+            bench_pool pool(s, storage, GEOM_DENSE, true);
+            const std::string name = std::string("shared32768.") + storage_names[storage] + "." + s.name();
+            const double apart = pool.attention_us(1);
+            std::vector<int32_t> tables = pool.tables.get();
+            for (uint32_t row = 0; row < s.b * pool.copies; row++)
+                std::copy_n(tables.begin() + row / s.b * s.b * pool.logical, prefix / 64,
+                            tables.begin() + row * pool.logical);
+            pool.tables.put(tables);
+            const double same = pool.attention_us(1);
+            pool.hint = prefix;
+            const double once = pool.attention_us(1);
+            line(name + ".apart.us", apart, "us");
+            line(name + ".same_pages.us", same, "us");
+            line(name + ".hint.us", once, "us");
+            line(name + ".apart_over_hint", apart / once, "x");
+        }
 }
 
 static void prefill_one(bench_pool &pool, uint32_t w) {
@@ -433,6 +459,7 @@ int main(int argc, char **argv) {
     if (selected("decode")) decode();
     if (selected("verify")) verify();
     if (selected("window")) window();
+    if (selected("shared")) shared();
     if (selected("prefill")) prefill();
     return 0;
 }

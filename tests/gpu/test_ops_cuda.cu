@@ -215,7 +215,9 @@ struct attention_case {
     uint32_t window = 0;
     bool aligned = false, sinks = false;
     float soft_cap = 0;
-    uint32_t dv = 0; /* of V, if it is not d */
+    uint32_t dv = 0;     /* of V, if it is not d */
+    uint32_t shared = 0; /* leading pages that all sequences have in common */
+    uint32_t hint = 0;   /* shared_prefix of the op, tokens */
 
     uint32_t v_dim() const { return dv ? dv : d; }
 };
@@ -253,6 +255,7 @@ struct attention_run {
             x.map((uint32_t)rows[i], c.context[i] + c.w, free_ids);
             most = c.context[i] + c.w > most ? c.context[i] + c.w : most;
         }
+        share_pages();
         write_pages(r);
         q.resize((size_t)c.d * c.q_heads * c.w * b);
         for (uint16_t &e : q) e = ops_f32_to_bf16(r.uniform(c.peak));
@@ -261,6 +264,13 @@ struct attention_run {
             sinks.push_back(h % 4 == 1 ? 12.0f : h % 4 == 2 ? -200.0f : r.uniform(6.0f));
         out.assign((size_t)c.v_dim() * c.q_heads * c.w * b, 0x7fc1);
         upload();
+    }
+    /* As far as the first sequence has pages. */
+    void share_pages() {
+        for (uint32_t i = 1; i < b; i++)
+            for (uint32_t j = 0; j < c.shared; j++)
+                if (const int32_t id = x.tables[(size_t)rows[0] * x.n_logical + j]; id >= 0)
+                    x.tables[(size_t)rows[i] * x.n_logical + j] = id;
     }
     /* Keys within +-0.25, values within +-1, up to the last valid column; what lies after stays NaN or garbage. */
     void write_pages(rng &r) {
@@ -315,6 +325,7 @@ struct attention_run {
         o.n_q_heads = c.q_heads, o.w = c.w, o.b = b, o.causal = c.causal, o.scale = 1.0f / sqrtf((float)c.d);
         o.window = c.window, o.aligned = c.aligned, o.soft_cap = c.soft_cap;
         o.sinks = !c.sinks ? nullptr : on_device ? dsinks.at : sinks.data();
+        o.shared_prefix = c.hint;
         return o;
     }
     bool launch(cudaStream_t stream, std::string &note, uint32_t envelope) {
@@ -391,14 +402,15 @@ static double distance(const std::vector<uint16_t> &got, const std::vector<uint1
 }
 
 static std::string attention_name(const attention_case &c, const char *what) {
-    char name[200];
+    char name[200], hint[40] = "";
     uint32_t most = 0;
     for (uint32_t n : c.context) most = n > most ? n : most;
+    if (c.hint > 0) snprintf(hint, sizeof hint, "-shared%u-hint%u", c.shared, c.hint);
     snprintf(name, sizeof name, "attention/%s/%s%s/q%u-h%u-d%u-w%u-b%zu-c%u%s%s%s-p%g", what, storage_names[c.storage],
              c.causal ? "" : "/draft", c.q_heads, c.heads, c.d, c.w, c.context.size(), most,
              c.arrangement == GEOM_RECORD ? "-record" : "", c.valid.empty() ? "" : "-ragged", c.rising ? "-rising" : "",
              c.peak);
-    std::string logits;
+    std::string logits = hint;
     if (c.window) logits += (c.aligned ? "-chunk" : "-window") + std::to_string(c.window);
     if (c.dv) logits += "-dv" + std::to_string(c.dv);
     if (c.sinks) logits += "-sinks";
@@ -434,6 +446,7 @@ static void run_attention(const attention_case &c) {
         a.rows[i] = (int32_t)i;
         a.x.map(i, c.context[i] + c.w, identity);
     }
+    a.share_pages();
     rng contents = again;
     shuffled(a.x.pages, contents), shuffled(a.x.n_rows, contents); /* the draws before the contents */
     const std::vector<uint16_t> q = a.q;
@@ -557,9 +570,36 @@ static void attention_plain_cases(int s, uint32_t d, uint32_t dv) {
     if (!small_sizes) one(4, 2, 130, { 500 }, { 121 }, 0, false, 0, true);
 }
 
+/* A prefix that sequences share is read once for all: within VIEW-6 whether the hint is what they share, more, or less,
+ * and whatever each has beyond it. */
+static void shared_cases(int s, uint32_t d) {
+    const auto one = [&](uint32_t q, uint32_t h, uint32_t w, std::vector<uint32_t> context, std::vector<int32_t> valid,
+                         uint32_t shared, uint32_t hint, bool causal = true) {
+        const float peak = 1024.0f / (float)d; /* weights that are uneven for few channels, too */
+        attention_case c = { s, q, h, d, w, context, valid, peak, GEOM_PAGE_MAJOR, GEOM_DENSE, causal };
+        c.shared = shared, c.hint = hint;
+        c.sinks = w > 1, c.soft_cap = w > 2 ? 2 : 0; /* a sink counts once in the end */
+        run_attention(c);
+    };
+    one(8, 2, 1, { 191, 192, 300 }, {}, 3, 192);                     /* nothing left, one key left, more */
+    one(8, 2, 1, { 200, 700, 64, 350 }, { 1, 0, 1, 1 }, 1, 640);     /* an idle sequence; a hint that is too large */
+    one(4, 2, 5, { 140, 500 }, { 5, 3 }, 2, 64);                     /* verify; a hint that is too small */
+    one(16, 1, 2, { 256, 270, 380 }, { 2, 1, 2 }, 4, 100000, false); /* 96 rows, draft context */
+    one(8, 2, 1, { 100, 100 }, {}, 0, 128);                          /* nothing in common */
+    one(8, 2, 2, { 130, 130 }, { 0, 0 }, 2, 128);                    /* no sequence counts */
+    if (small_sizes) return;
+    one(16, 2, 1, std::vector<uint32_t>(33, 2200), {}, 34, 2176); /* blocks of rows of several sequences, many pieces */
+    one(32, 8, 4, { 3000, 2100, 2111, 2049, 2500 }, { 4, 4, 1, 0, 2 }, 32, 2048);
+    if (d != 64) return;
+    std::vector<uint32_t> many(700); /* more entries than the line takes */
+    for (uint32_t i = 0; i < many.size(); i++) many[i] = 128 + i % 70;
+    one(4, 1, 1, many, {}, 2, 128);
+}
+
 static void attention_cases() {
     attention_profile_cases(KVD_STORAGE_BF16, 128);
-    for (int s = 0; s < KVD_N_STORAGE; s++) attention_profile_cases(s, 256);
+    for (int s = 0; s < KVD_N_STORAGE; s++) attention_profile_cases(s, 256), shared_cases(s, 256);
+    for (const uint32_t d : { 64u, 128u }) shared_cases(KVD_STORAGE_BF16, d);
     attention_profile_cases(KVD_STORAGE_BF16, 64);
     for (const uint32_t d : { 64u, 128u, 256u }) attention_logit_cases(KVD_STORAGE_BF16, d);
     for (int s = KVD_STORAGE_INT8; s < KVD_N_STORAGE; s++) attention_logit_cases(s, 256);
@@ -618,6 +658,10 @@ static void attention_cases() {
                 true,
                 2 },
               { 10, 700 }, { 1, 1 });
+    attention_case shared = { KVD_STORAGE_BF16, 16,         2,   256, 1, { 400, 300 }, { 1, 1 }, 4,
+                              GEOM_PAGE_MAJOR,  GEOM_DENSE, true };
+    shared.shared = 4, shared.hint = 400;
+    run_graph(shared, { 70, 500 }, { 1, 1 }); /* of four pages that are the same one is before both positions */
     run_graph({ KVD_STORAGE_BF16, 8, 2, 128, 100, { 300 }, { 100 }, 4, GEOM_PAGE_MAJOR, GEOM_DENSE, true }, { 40 },
               { 77 });
 }

@@ -249,6 +249,14 @@ class Attention(unittest.TestCase):
                 self.check(pages, q_heads, (250, 63, 0), 3, (2, 0, 1), **options)
                 self.check(pages, q_heads, (370,), 8, (1,), **options)
 
+    def test_a_hint_of_a_shared_prefix_changes_nothing(self):
+        pages = Pages("bf16", 64)
+        pages.fill(0, 200)
+        pages.table[1, :2] = pages.table[0, :2]
+        q = pages.draw(2, 1, 4, 64)
+        want = ops.attention(pages.layer, q, [[150], [127]], [0, 1])
+        np.testing.assert_array_equal(ops.attention(pages.layer, q, [[150], [127]], [0, 1], shared_prefix=128), want)
+
     def test_what_is_behind_a_window_is_not_read(self):
         """VIEW-3: entries behind may be -1; the page in which a window begins may hold anything before it."""
         pages = Pages("bf16", 64)

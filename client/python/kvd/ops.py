@@ -95,6 +95,7 @@ class _Attention(ctypes.Structure):
         ("aligned", ctypes.c_uint32),
         ("sinks", ctypes.c_void_p),
         ("soft_cap", ctypes.c_float),
+        ("shared_prefix", ctypes.c_uint32),
     ]
 
 
@@ -340,6 +341,7 @@ def attention(
     aligned: bool = False,
     sinks: Any = None,
     soft_cap: float = 0.0,
+    shared_prefix: int = 0,
     out: Any = None,
     max_context: Optional[int] = None,
     workspace: Any = None,
@@ -354,6 +356,9 @@ def attention(
     With a `window` the query at p sees its last `window` keys, its own among them; `aligned`: those from the last
     multiple of `window` on. `sinks` [query heads] of float32 are logits that take weight and have no value. `soft_cap`
     makes soft_cap * tanh(x / soft_cap) of a scaled logit x. Pages behind the windows need not be mapped.
+
+    `shared_prefix` is a hint for GPUs: the sequences may begin with up to so many tokens in the same pages. Those that
+    they do have in common are then read once for all. It changes no result beyond the order of sums.
 
     On a GPU `max_context` is the most keys that any sequence has now, and in any replay of a graph: the table's row
     unless given. `workspace` is memory of workspace_bytes().
@@ -373,6 +378,7 @@ def attention(
     sink = _floats(sinks, "sinks", (query.shape[2],), layer)
     op = _attention(layer, query.shape, positions is not None, scale)
     op.window, op.aligned, op.sinks, op.soft_cap = window, aligned, _at(sink), soft_cap
+    op.shared_prefix = shared_prefix
     op.q, op.out, op.positions, op.valid = query.address, result.address, _at(at), _at(count)
     op.context, op.table_rows = _at(before), _at(of)
     if layer.device == "cpu":
@@ -384,8 +390,10 @@ def attention(
     return result.value
 
 
-def workspace_bytes(layer: Layer, b: int, w: int, query_heads: int, max_context: Optional[int] = None) -> int:
-    """Bytes on the GPU that attention() of these shapes needs at most; 0 on the CPU.
+def workspace_bytes(
+    layer: Layer, b: int, w: int, query_heads: int, max_context: Optional[int] = None, shared_prefix: int = 0
+) -> int:
+    """Bytes on the GPU that attention() of these shapes and of this hint needs at most; 0 on the CPU.
 
     >>> k = np.zeros((8, 2, 64, 32), np.uint16)
     >>> workspace_bytes(Layer(k, k.copy(), np.zeros((2, 4), np.int32)), b=1, w=1, query_heads=4)
@@ -394,6 +402,7 @@ def workspace_bytes(layer: Layer, b: int, w: int, query_heads: int, max_context:
     if layer.device == "cpu":
         return 0
     op = _attention(layer, (b, w, query_heads, layer.head_dim), True, None)
+    op.shared_prefix = shared_prefix
     with _on_device(layer):
         return _workspace_bytes(op, layer.max_context if max_context is None else max_context)
 
