@@ -49,7 +49,9 @@ template <int D_, int WG_, bool LOGITS_> struct block_form {
     static constexpr bool LOGITS =
         LOGITS_; /* with windows and soft caps, which cost a few percent where there are none */
     static constexpr int TK = WG > 1 && D <= 128 ? 128 : 64, PAGES = TK / KVD_PAGE_TOKENS;
-    static constexpr bool CODED = false;
+    static constexpr bool CODED = false, DIRECT = false;
+    using key_slots = block_form; /* keys and values share a ring */
+    static constexpr int AT = 0;
     static constexpr float FIRST = 0.0f; /* log2 of P where a score is the maximum in use */
     static constexpr int RB = 64 * WG, WARPS = 4 * WG + 4, MULTIPLIERS = 128 * WG;
     static constexpr int PER_SM = WG == 1 && D <= 128 ? 2 : 1;
@@ -74,7 +76,8 @@ template <class C> struct tile_ring {
     int slot = 0;
     uint32_t parity = 0;
 
-    __device__ __forceinline__ explicit tile_ring(uint32_t smem) : base(smem), barriers(smem + C::BARRIERS_AT) {}
+    __device__ __forceinline__ explicit tile_ring(uint32_t smem)
+        : base(smem + C::AT), barriers(smem + C::BARRIERS_AT) {}
     __device__ __forceinline__ uint32_t entry_at(int i) const { return base + (uint32_t)(i * C::SLOT); }
     __device__ __forceinline__ uint32_t full(int i) const { return barriers + (uint32_t)(i * 16); }
     __device__ __forceinline__ uint32_t empty(int i) const { return barriers + (uint32_t)(i * 16 + 8); }
@@ -173,8 +176,9 @@ template <class C> struct multiplier {
     static constexpr int D = C::D, TK = C::TK, STEPS = D / 16, Q_STEPS = C::Q_STEPS;
     const params &p;
     tile_ring<C> ring;
-    uint32_t q;            /* of this warpgroup */
-    int group, warp, lane; /* warpgroup; warp in it */
+    tile_ring<typename C::key_slots> keys; /* where keys have a ring of their own */
+    uint32_t q;                            /* of this warpgroup */
+    int group, warp, lane;                 /* warpgroup; warp in it */
     float o[D / 8][4], s[TK / 8][4];
     uint4 weights[TK / 16], queries[Q_STEPS > 0 ? Q_STEPS : 1];
     float m[2], l[2], change[2], factor[2]; /* factor: of a score to log2 units */
@@ -183,7 +187,8 @@ template <class C> struct multiplier {
     float worth; /* of one in O */
 
     __device__ __forceinline__ multiplier(uint32_t smem, const params &params)
-        : p(params), ring(smem), group(threadIdx.x >> 7), warp((threadIdx.x >> 5) & 3), lane(threadIdx.x & 31) {
+        : p(params), ring(smem), keys(smem), group(threadIdx.x >> 7), warp((threadIdx.x >> 5) & 3),
+          lane(threadIdx.x & 31) {
         q = smem + C::Q_AT + (uint32_t)(group * C::Q_BYTES);
         if (C::TURNS && group == 1) ptx::group_arrive<256>(6); /* the first turn is group 0's */
     }
@@ -222,7 +227,8 @@ template <class C> struct multiplier {
                 if (i == lane / 4) factor[0] = power;
                 if (i == lane / 4 + 8) factor[1] = power;
             }
-            ptx::store128(operand_place<64>(q, warp * 16 + i, piece), v);
+            if constexpr (C::DIRECT) store_split(warp * 16 + i, piece, v);
+            else ptx::store128(operand_place<64>(q, warp * 16 + i, piece), v);
         }
         ptx::fence_async();
         sync_group();
@@ -235,6 +241,20 @@ template <class C> struct multiplier {
     __device__ __forceinline__ uint32_t from_at(int i) const {
         return ring.base + C::FROM_AT + (uint32_t)(group * 64 + warp * 16 + lane / 4 + 8 * i) * 4;
     }
+    /* Eight elements of a row, FP16 of eight significant bits, as two E4M3 each whose sum they are: the second halves
+     * lie behind the first ones of all rows. */
+    __device__ __forceinline__ void store_split(int row, int piece, const uint4 &v) const {
+        const uint32_t at = operand_place<64>(q, row, piece >> 1) + (uint32_t)(piece & 1) * 8;
+        uint32_t high[4], low[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            high[j] = ptx::half2_to_e4m3(word_of(v, j));
+            low[j] = ptx::half2_to_e4m3(ptx::sub_half2(word_of(v, j), ptx::e4m3_to_half2(high[j])));
+        }
+        ptx::store64(at, make_uint2(high[0] | high[1] << 16, high[2] | high[3] << 16));
+        ptx::store64(at + 64 * D, make_uint2(low[0] | low[1] << 16, low[2] | low[3] << 16));
+    }
+
     __device__ __forceinline__ void start_share(const key_segment &x, int valid) {
         const int end = (int)(x.end * KVD_PAGE_TOKENS);
         int from[2] = {};
@@ -255,11 +275,37 @@ template <class C> struct multiplier {
         worth = 1.0f;
     }
 
+    /* S = Q K^T, keys in E4M3 as stored: both halves of the queries. */
+    __device__ __forceinline__ void issue_split(uint64_t a, uint64_t b) {
+#pragma unroll
+        for (int f = 0; f < STEPS; f++) { /* of 32 channels, first halves first */
+            const int half = f / (STEPS / 2), step = f % (STEPS / 2);
+            wgmma::product_e4m3(s,
+                                wgmma::further(a, (uint32_t)(half * 64 * D + (step >> 2) * 64 * 128 + (step & 3) * 32)),
+                                wgmma::further(b, (uint32_t)((step >> 2) * TK * 128 + (step & 3) * 32)), f > 0);
+        }
+    }
+    /* Each key's scores times its scale. */
+    __device__ __forceinline__ void scale_scores(uint32_t scales) {
+#pragma unroll
+        for (int n = 0; n < TK / 8; n++) {
+            const uint32_t two = ptx::load32(scales + (uint32_t)(n * 8 + (lane & 3) * 2) * 2);
+            const float f[2] = { ptx::half_to_float(two & 0xffffu), ptx::half_to_float(two >> 16) };
+#pragma unroll
+            for (int j = 0; j < 4; j++) s[n][j] *= f[j & 1];
+        }
+    }
+
     /* Issues S = Q K^T. */
-    __device__ __forceinline__ void multiply_scores(uint32_t k) {
-        const uint64_t a = wgmma::along_rows(q), b = wgmma::along_rows(k);
+    __device__ __forceinline__ void multiply_scores(int slot) {
+        const uint64_t a = wgmma::along_rows(q), b = wgmma::along_rows(key_ring().entry_at(slot));
         wgmma::hold(s);
         wgmma::begin();
+        if constexpr (C::DIRECT) issue_split(a, b);
+        else issue_scores(a, b);
+        wgmma::close();
+    }
+    __device__ __forceinline__ void issue_scores(uint64_t a, uint64_t b) {
 #pragma unroll
         for (int f = 0; f < STEPS; f++) {
             const uint64_t keys = wgmma::further(b, (uint32_t)((f >> 2) * TK * 128 + (f & 3) * 32));
@@ -268,7 +314,20 @@ template <class C> struct multiplier {
                 wgmma::product<C::CODED>(s, wgmma::further(a, (uint32_t)((f >> 2) * 64 * 128 + (f & 3) * 32)), keys,
                                          f > 0);
         }
-        wgmma::close();
+    }
+    __device__ __forceinline__ auto &key_ring() {
+        if constexpr (C::DIRECT) return keys;
+        else return ring;
+    }
+    /* Waits for the scores, which other products may be behind, and gives the slot of their keys back. */
+    template <int PENDING> __device__ __forceinline__ void wait_scores(int slot) {
+        wgmma::wait<PENDING>();
+        wgmma::hold(s);
+        if constexpr (C::DIRECT) {
+            scale_scores(ring.base + C::SCALES_AT + (uint32_t)(slot * TK * 2));
+            __syncwarp(); /* every lane has read the scales */
+        }
+        key_ring().give(slot, lane);
     }
 
     /* Issues O += P V. */
@@ -375,7 +434,7 @@ template <class C> struct multiplier {
 
     /* What one in a slot of K is worth. */
     __device__ __forceinline__ float unit_of(int k) const {
-        if constexpr (C::CODED) return ring.unit(k);
+        if constexpr (C::CODED && !C::DIRECT) return ring.unit(k);
         else return 1.0f;
     }
 
@@ -394,30 +453,26 @@ template <class C> struct multiplier {
     }
 
     __device__ __forceinline__ void first_tile(int key0) {
-        const int k = ring.take_tile();
-        multiply_scores(ring.entry_at(k));
+        const int k = key_ring().take_tile();
+        multiply_scores(k);
         const float unit = unit_of(k);
-        wgmma::wait<0>();
-        wgmma::hold(s);
-        ring.give(k, lane);
+        wait_scores<0>(k);
         soften(key0, unit); /* there is nothing in O yet that would have to follow */
         round_weights();
     }
     __device__ __forceinline__ void next_tile(int key0) {
-        const int k = ring.take_tile();
+        const int k = key_ring().take_tile();
         int v = 0;
         if constexpr (!C::CODED)
             v = ring.take_tile(); /* decoded values may be late: they are waited for beside the scores */
         wait_turn();
-        multiply_scores(ring.entry_at(k));
+        multiply_scores(k);
         if constexpr (C::CODED) v = ring.take_tile();
         const float unit = unit_of(k);
         take_unit(v);
         multiply_values(ring.entry_at(v));
         pass_turn();
-        wgmma::wait<1>();
-        wgmma::hold(s);
-        ring.give(k, lane);
+        wait_scores<1>(k);
         soften(key0, unit);
         wgmma::wait<0>();
         wgmma::hold(o);
@@ -432,6 +487,7 @@ template <class C> struct multiplier {
         multiply_values(ring.entry_at(v));
         wgmma::wait<0>();
         wgmma::hold(o);
+        __syncwarp(); /* every lane has read the unit */
         ring.give(v, lane);
     }
 

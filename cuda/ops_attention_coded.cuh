@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Coded form: the block form for quantized profiles. The warpgroups that multiply are those of the block form, in FP16;
- * the others bring stored pages into a small ring of their own (bulk copies of codes and scales as they lie, no tensor
- * maps), and decode each once for all rows of the block into the slots that the products read.
+ * the others bring stored pages into a small ring of their own (bulk copies of codes and scales as they lie), and
+ * decode each once for all rows of the block into the slots that the products read.
  *
  * Numbers. Every stored number becomes FP16, each page times a power of two that brings its largest scale to about 2^6:
  * codes of INT8 and FP8 are exact in FP16, so a number keeps 11 bits, and what falls below FP16's range is 2^-25 of the
@@ -12,7 +12,13 @@
  * Items. Half tiles in the order of the block form's ring: K(0), then K(t), V(t - 1), then the last V. The copies of
  * item j + NC start when item j is decoded.
  *
- * Shared memory: NS slots of FP16; queries; NC slots of codes and scales as stored; barriers; units; the line.
+ * Keys in FP8 (FP8, K8V4; DIRECT) are not decoded. Tensor maps bring their codes into a ring of their own, and E4M3
+ * products read them there. A query has eight significant bits, E4M3 has four: it is the sum of two E4M3, and both are
+ * multiplied, which costs as much as one product in FP16. The scale of a key multiplies its scores. Only values are
+ * items then; the copies of tile t + NC start when V(t) is decoded.
+ *
+ * Shared memory: NS slots of FP16; queries; NK slots of keys in FP8; NC slots of codes and scales as stored; scales of
+ * the keys in FP8; barriers; units; the line.
  */
 #ifndef KVD_CUDA_OPS_ATTENTION_CODED_CUH
 #define KVD_CUDA_OPS_ATTENTION_CODED_CUH
@@ -23,24 +29,37 @@ namespace attn {
 
 template <int S, int WG_, bool LOGITS_> struct coded_form {
     static constexpr bool LOGITS = LOGITS_;
-    static constexpr int D = 256, WG = WG_, FETCHERS = WG == 1 ? 2 : 1; /* warpgroups that copy and decode */
+    static constexpr int D = 256, WG = WG_;
     using codes = attn::codes<S, D>;
+    static constexpr bool DIRECT = codes::KC == CODE_FP8;       /* keys are multiplied as stored */
+    static constexpr int FETCHERS = WG == 1 && !DIRECT ? 2 : 1; /* warpgroups that copy and decode */
     static constexpr int TK = KVD_PAGE_TOKENS, PAGES = 1;
     static constexpr bool CODED = true, TURNS = WG == 2;
     static constexpr float FIRST = HALF_BASE;
     static constexpr int RB = 64 * WG, WARPS = 4 * (WG + FETCHERS), MULTIPLIERS = 128 * WG, PER_SM = 1;
     static constexpr int Q_STEPS = 0, MORE = WG == 2 ? 224 : 240, FEWER = WG == 2 ? 56 : 128;
     static constexpr int SLOT = TK * D * 2, Q_BYTES = 64 * D * 2;
-    static constexpr int STORED = TK * max_of(codes::K_ROW + codes::K_SCALE, codes::V_ROW + codes::V_SCALE);
-    static constexpr int NS = WG == 2 && S == KVD_STORAGE_NVFP4 ? 4 : 3;
-    static constexpr int FROM_BYTES = LOGITS ? RB * 4 : 0;
-    static constexpr int CONTROL = (MAX_ENTRIES + 1) * 4 + 8 * 16 + 8 * 8 + 8 * 4 + FROM_BYTES;
-    static constexpr int FIT = (227 * 1024 - WG * Q_BYTES - NS * SLOT - CONTROL) / STORED;
-    static constexpr int NC = FIT > 8 ? 8 : FIT;
-    static constexpr int Q_AT = NS * SLOT, STORED_AT = Q_AT + WG * Q_BYTES, BARRIERS_AT = STORED_AT + NC * STORED;
-    static constexpr int ARRIVED_AT = BARRIERS_AT + 8 * 16, UNITS_AT = ARRIVED_AT + 8 * 8, LINE_AT = UNITS_AT + 8 * 4;
+    static constexpr int K_SLOT = DIRECT ? TK * codes::K_ROW : 0, K_SCALES = DIRECT ? TK * codes::K_SCALE : 0;
+    static constexpr int V_STORED = TK * (codes::V_ROW + codes::V_SCALE);
+    static constexpr int STORED = DIRECT ? V_STORED : max_of(TK * (codes::K_ROW + codes::K_SCALE), V_STORED);
+    static constexpr int NS = DIRECT ? 2 : WG == 2 && S == KVD_STORAGE_NVFP4 ? 4 : 3;
+    static constexpr int FROM_BYTES = LOGITS ? RB * 4 : 0, KEY_BARRIERS = DIRECT ? 8 * 16 : 0;
+    static constexpr int CONTROL = (MAX_ENTRIES + 1) * 4 + 8 * 16 + 8 * 8 + 8 * 4 + KEY_BARRIERS + FROM_BYTES;
+    static constexpr int FIT =
+        (227 * 1024 - WG * Q_BYTES - NS * SLOT - CONTROL - K_SLOT - K_SCALES) / (STORED + K_SLOT + K_SCALES);
+    static constexpr int MOST = DIRECT ? 7 : 8, NC = FIT > MOST ? MOST : FIT, NK = DIRECT ? NC + 1 : 0;
+    static constexpr int AT = 0, Q_AT = NS * SLOT, KEYS_AT = Q_AT + WG * Q_BYTES, STORED_AT = KEYS_AT + NK * K_SLOT;
+    static constexpr int SCALES_AT = STORED_AT + NC * STORED, BARRIERS_AT = SCALES_AT + NK * K_SCALES;
+    static constexpr int ARRIVED_AT = BARRIERS_AT + 8 * 16, UNITS_AT = ARRIVED_AT + 8 * 8;
+    static constexpr int KEY_BARRIERS_AT = UNITS_AT + 8 * 4, LINE_AT = KEY_BARRIERS_AT + KEY_BARRIERS;
     static constexpr int FROM_AT = LINE_AT + (MAX_ENTRIES + 1) * 4, SMEM = FROM_AT + FROM_BYTES;
     static_assert(NC >= 2, "one item being decoded, one in flight");
+
+    /* The ring of keys as stored. */
+    struct key_slots {
+        static constexpr int AT = KEYS_AT, NS = NK, SLOT = K_SLOT, BARRIERS_AT = KEY_BARRIERS_AT;
+        static constexpr int MULTIPLIERS = coded_form::MULTIPLIERS;
+    };
 };
 
 /* ---- decoding of 16 stored bytes into pieces of a slot -------------------------------------------------------------
@@ -81,7 +100,9 @@ template <class C> struct page_decoder {
     using K = typename C::codes;
     static constexpr int THREADS = 128 * C::FETCHERS, TK = C::TK, D = C::D;
     tile_ring<C> ring;
+    tile_ring<typename C::key_slots> keys;
     const params &p;
+    const page_maps *maps;
     uint64_t policy;
     page_ids table;
     int32_t now, before; /* pages of the last two K items copied */
@@ -90,11 +111,15 @@ template <class C> struct page_decoder {
     uint32_t parity;
     int lowest; /* power of the values so far */
 
-    __device__ static __forceinline__ void start_share(uint32_t smem, const page_maps *) {
+    __device__ static __forceinline__ void start_share(uint32_t smem, const page_maps *m) {
+        if constexpr (C::DIRECT) {
+            ptx::fetch_map(&m->k);
+            tile_ring<typename C::key_slots>::start_share(smem);
+        }
         for (int i = 0; i < C::NC; i++) ptx::barrier_start(smem + C::ARRIVED_AT + (uint32_t)i * 8, 1);
     }
-    __device__ __forceinline__ page_decoder(uint32_t smem, const params &params, const page_maps *)
-        : ring(smem), p(params), policy(params.n_blocks > 1 ? ptx::READ_OFTEN : ptx::READ_ONCE),
+    __device__ __forceinline__ page_decoder(uint32_t smem, const params &params, const page_maps *m)
+        : ring(smem), keys(smem), p(params), maps(m), policy(params.n_blocks > 1 ? ptx::READ_OFTEN : ptx::READ_ONCE),
           stored(smem + C::STORED_AT), arrived(smem + C::ARRIVED_AT), thread((int)threadIdx.x - C::MULTIPLIERS),
           lane(threadIdx.x & 31), slot_in(0), slot_out(0), parity(0) {
         asm volatile("" : "+r"(thread)); /* a value to keep */
@@ -125,6 +150,32 @@ template <class C> struct page_decoder {
             if (j == 2 * n - 1) before = now;
             if (lane == 0) copy_tile<K::V_ROW, K::V_SCALE>(p.v, p.v_scale, s.head);
         }
+        slot_in = slot_in + 1 == C::NC ? 0 : slot_in + 1;
+    }
+
+    /* Keys in their slot as the products read them: codes by boxes of 128 channels, scales as they lie. */
+    __device__ __forceinline__ void copy_keys(uint32_t head) const {
+        const int i = keys.slot;
+        ptx::barrier_expect(keys.full(i), TK * (K::K_ROW + K::K_SCALE));
+#pragma unroll
+        for (int box = 0; box < K::K_ROW / 128; box++)
+            ptx::copy_box(keys.entry_at(i) + (uint32_t)(box * TK * 128), &maps->k, keys.full(i), box * 128, 0,
+                          (int)head, before, policy);
+        ptx::copy_bulk(ring.base + C::SCALES_AT + (uint32_t)i * C::K_SCALES,
+                       p.k_scale.base + (uint64_t)(uint32_t)before * p.k_scale.page + head * p.k_scale.head,
+                       TK * K::K_SCALE, keys.full(i), policy);
+    }
+    /* Starts the copies of the keys and values of tile t of n; the first warp. The slot of keys was given back before
+     * the last slot of values that was waited for. */
+    __device__ __forceinline__ void copy_pair(const key_segment &s, int t, int n) {
+        if (t >= n) return;
+        before = (int32_t)table.entry_at(s.first + (uint32_t)t, lane);
+        ptx::barrier_wait(keys.empty(keys.slot), keys.parity ^ 1);
+        if (lane == 0) {
+            copy_keys(s.head);
+            copy_tile<K::V_ROW, K::V_SCALE>(p.v, p.v_scale, s.head);
+        }
+        keys.advance();
         slot_in = slot_in + 1 == C::NC ? 0 : slot_in + 1;
     }
 
@@ -230,10 +281,23 @@ template <class C> struct page_decoder {
                   keys = (int)min(s.keys, s.end * KVD_PAGE_TOKENS) - (int)(s.first * KVD_PAGE_TOKENS);
         s.table = table_row(p, (uint32_t)p.table_rows[s.b]);
         lowest = 15;
-        if (thread < 32) {
-            table.start_share(s, p.n_pages, lane);
-            for (int j = 0; j < C::NC; j++) copy_item(s, j, n);
+        if (thread < 32) table.start_share(s, p.n_pages, lane);
+        if constexpr (C::DIRECT) run_pairs(s, n, keys);
+        else run_items(s, n, keys);
+    }
+    __device__ __forceinline__ void run_pairs(const key_segment &s, int n, int keys) {
+        if (thread < 32)
+            for (int t = 0; t < C::NC; t++) copy_pair(s, t, n);
+        for (int t = 0; t < n; t++) {
+            ptx::barrier_wait(arrived + (uint32_t)slot_out * 8, parity);
+            decode<K::VC, K::V_ROW, K::V_SCALE, true>(stored + (uint32_t)(slot_out * C::STORED), keys - t * TK);
+            if (++slot_out == C::NC) slot_out = 0, parity ^= 1;
+            if (thread < 32) copy_pair(s, t + C::NC, n);
         }
+    }
+    __device__ __forceinline__ void run_items(const key_segment &s, int n, int keys) {
+        if (thread < 32)
+            for (int j = 0; j < C::NC; j++) copy_item(s, j, n);
         for (int j = 0; j < 2 * n; j++) {
             const bool last = j == 2 * n - 1;
             const uint32_t from = stored + (uint32_t)(slot_out * C::STORED);
@@ -248,15 +312,15 @@ template <class C> struct page_decoder {
 
 template <int S, int WG, bool LOGITS>
 __global__ void __launch_bounds__(32 * (coded_form<S, WG, LOGITS>::WARPS), 1)
-    attention_coded(const __grid_constant__ params p) {
-    run_block<coded_form<S, WG, LOGITS>, page_decoder<coded_form<S, WG, LOGITS>>>(p, nullptr);
+    attention_coded(const __grid_constant__ params p, const __grid_constant__ page_maps maps) {
+    run_block<coded_form<S, WG, LOGITS>, page_decoder<coded_form<S, WG, LOGITS>>>(p, &maps);
 }
 
 template <int S, int WG, bool LOGITS> instance make_coded() {
     using C = coded_form<S, WG, LOGITS>;
     static_assert(C::SMEM + 1024 <= SM_SHARED, "more shared memory than a multiprocessor has");
     static_assert(registers_suffice<C>(), "the multipliers would wait for registers for ever");
-    return { (const void *)attention_coded<S, WG, LOGITS>, C::SMEM, C::RB, C::PER_SM, 32 * C::WARPS, false };
+    return { (const void *)attention_coded<S, WG, LOGITS>, C::SMEM, C::RB, C::PER_SM, 32 * C::WARPS, C::DIRECT };
 }
 
 } /* namespace attn */

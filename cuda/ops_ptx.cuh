@@ -137,6 +137,10 @@ __device__ __forceinline__ void store32(uint32_t smem, uint32_t x) {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(smem), "r"(x) : "memory");
 }
 
+__device__ __forceinline__ void store64(uint32_t smem, const uint2 &x) {
+    asm volatile("st.shared.v2.u32 [%0], {%1,%2};" ::"r"(smem), "r"(x.x), "r"(x.y) : "memory");
+}
+
 __device__ __forceinline__ void store128(uint32_t smem, const uint4 &x) {
     asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(smem), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
                  : "memory");
@@ -246,6 +250,13 @@ __device__ __forceinline__ uint32_t sub_bf162(uint32_t a, uint32_t b) {
 __device__ __forceinline__ uint32_t e4m3_to_half2(uint32_t bytes) {
     uint32_t r;
     asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(r) : "h"((uint16_t)bytes));
+    return r;
+}
+
+/* Two FP16 to two E4M3 bytes, to nearest even. */
+__device__ __forceinline__ uint32_t half2_to_e4m3(uint32_t two) {
+    uint16_t r;
+    asm("cvt.rn.satfinite.e4m3x2.f16x2 %0, %1;" : "=h"(r) : "r"(two));
     return r;
 }
 

@@ -91,6 +91,14 @@ template <bool HALF> __device__ __forceinline__ void product(float (&c)[16][4], 
     else WGMMA_SHARED(128, "bf16", "0", "64", "65", "66");
 }
 
+/* c[64, 64] = (add ? c : 0) + a[64, 32] b[32, 64] in E4M3: 128 bytes of a row are 128 elements of the contraction. */
+__device__ __forceinline__ void product_e4m3(float (&c)[8][4], uint64_t a, uint64_t b, bool add) {
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %34, 0;\n\t"
+                 "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {" WGMMA_NAMES_64 "}, %32, %33, p, 1, 1;\n\t}"
+                 : WGMMA_SUMS_64
+                 : "l"(a), "l"(b), "r"((int)add));
+}
+
 /* a in registers, b along rows. */
 template <bool HALF>
 __device__ __forceinline__ void product_along(float (&c)[8][4], const uint4 &a, uint64_t b, bool add) {
