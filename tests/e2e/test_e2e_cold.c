@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Two hosts (a kvd, a socket and an arena each) on one real redis-server: the second serves byte for byte what the
+ * first computed, and both go on whatever becomes of the engine. COLD-2, COLD-3, COLD-5, COLD-6. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "redis.h"
+#include "scene.h"
+
+struct host {
+    struct e2e_daemon daemon;
+    kvd_client *scheduler;
+    struct puppet worker;
+    kvd_session_id worker_session;
+};
+static struct host a, b;
+static struct redis server;
+
+static bool connect_host(struct host *h) {
+    h->scheduler = e2e_connect(&h->daemon, KVD_ROLE_ADMIN, "scheduler");
+    if (!h->scheduler || !puppet_start(&h->worker)) return false;
+    kvd_client_set_timeout(h->scheduler, 60000 * E2E_SLOW);
+    h->worker_session = puppet_connect(&h->worker, &h->daemon, KVD_ROLE_WORKER, 0);
+    return puppet_attach(&h->worker, 0);
+}
+
+static void disconnect_host(struct host *h) {
+    puppet_kill(&h->worker);
+    kvd_disconnect(h->scheduler);
+    h->scheduler = NULL;
+}
+
+static bool open_hosts(struct e2e_setup setup) {
+    static char more[512];
+    server = (struct redis){ 0 };
+    if (!redis_start(&server)) return false;
+    snprintf(more, sizeof more,
+             "[host]\narena = 64MiB\nscrub = 0\n[cold]\naddress = unix:%s\nfind_time = 1s\ntimeout = 1s\n",
+             server.socket);
+    setup.more = more;
+    return e2e_daemon_start(&a.daemon, &setup) && connect_host(&a) && e2e_daemon_start(&b.daemon, &setup) &&
+           connect_host(&b);
+}
+
+static void close_hosts(void) {
+    disconnect_host(&a);
+    disconnect_host(&b);
+    e2e_daemon_free(&a.daemon);
+    e2e_daemon_free(&b.daemon);
+    redis_free(&server);
+}
+
+/* ---- steps ---- */
+
+/* It is computed, kept and demoted there. */
+static void compute(struct host *h, uint64_t seed, uint32_t n) {
+    struct kvd_activated made = scene_run(h->scheduler, &h->worker, h->worker_session, seed, n, 16);
+    kvd_continuation c = scene_retain(h->scheduler, made.sequence, seed, n);
+    struct kvd_moved moved;
+    KVT_EQ(kvd_demote(h->scheduler, c, false, &moved, NULL), KVD_OK);
+}
+
+/* A question about the first n tokens of a stream. */
+struct question {
+    const struct host *host;
+    uint64_t seed;
+    uint32_t n, frontier; /* frontier: of the answer */
+    kvd_continuation continuation;
+    bool load;
+};
+
+static enum kvd_status ask_kvd(struct question *q, struct kvd_error *error) {
+    uint32_t *tokens = malloc(q->n * sizeof *tokens);
+    kvd_chain *chain = e2e_chain(q->seed, q->n);
+    struct kvd_cold_found found = { 0 };
+    e2e_tokens(q->seed, q->n, tokens);
+    struct kvd_cold_prompt prompt = { .chain = chain, .prompt = tokens, .until = q->n };
+    enum kvd_status status = q->load ? kvd_load_cold(q->host->scheduler, &prompt, &found, error)
+                                     : kvd_find_cold(q->host->scheduler, &prompt, &found, error);
+    q->frontier = found.frontier;
+    q->continuation = found.continuation;
+    kvd_chain_free(chain);
+    free(tokens);
+    return status;
+}
+
+static bool ask(struct question *q) {
+    struct kvd_error error = { 0 };
+    bool answered = KVT_EQ(ask_kvd(q, &error), KVD_OK);
+    if (!answered) printf("    %s\n", error.message);
+    return answered;
+}
+
+static bool has_all(void *question) {
+    struct question *q = question;
+    return !ask(q) || q->frontier == q->n;
+}
+
+static bool await_all(struct host *h, uint64_t seed, uint32_t n, bool load) {
+    struct question q = { .host = h, .seed = seed, .n = n, .load = load };
+    return KVT_TRUE(e2e_until(has_all, &q, 60 * E2E_SLOW, NULL)) && KVT_EQ(q.frontier, n) &&
+           KVT_EQ(q.continuation.bits != 0, load);
+}
+
+/* It is found by its tokens, activated, and every byte is as it was written on the other host. */
+static void reproduce(struct host *h, uint64_t seed, uint32_t n) {
+    struct kvd_hit hit = scene_find(h->scheduler, seed, n + 1);
+    if (!KVT_EQ(hit.usable, n)) return;
+    struct kvd_activation want = scene_want(h->worker_session, n + 1, 16);
+    want.from = hit.continuation;
+    want.frontier = n;
+    want.keep = true;
+    struct kvd_activated made = scene_activate(h->scheduler, &want);
+    KVT_EQ(made.restored[0], hit.restore_pages);
+    scene_check(&h->worker, made.pool[0].row, seed, 0, n);
+    struct kvd_finish how = { .sequence = made.sequence };
+    struct kvd_finished finished;
+    KVT_EQ(kvd_finish(h->scheduler, &how, &finished, NULL), KVD_OK);
+}
+
+/* ---- scenes ---- */
+
+/* COLD-6: token for token and byte for byte, tails too, and in both directions. */
+static void cold_6_two_hosts(void) {
+    if (!KVT_TRUE(open_hosts((struct e2e_setup){ 0 }))) return;
+    uint64_t first = e2e_stream(1, 5000, 0), second = e2e_stream(2, 5000, 0);
+    compute(&a, first, 700);
+    compute(&b, second, 300);
+    if (await_all(&b, first, 700, false) && await_all(&b, first, 700, true)) reproduce(&b, first, 700);
+    if (await_all(&a, second, 300, true)) reproduce(&a, second, 300);
+    struct question none = { .host = &b, .seed = e2e_stream(3, 5000, 0), .n = 200 };
+    KVT_TRUE(ask(&none));
+    KVT_EQ(none.frontier, 0);
+    scene_audit(a.scheduler);
+    scene_audit(b.scheduler);
+    close_hosts();
+}
+
+/* A prompt of more pages than a message names comes in parts, of which one continuation is left. */
+static void cold_6_in_parts(void) {
+    struct e2e_setup tiny = { .layers = 1, .kv_heads = 1, .head_dim = 16, .max_context = 70656 };
+    tiny.capacity_tokens = 2 * tiny.max_context;
+    tiny.max_concurrency = 2;
+    if (!KVT_TRUE(open_hosts(tiny))) return;
+    uint64_t text = e2e_stream(4, 100000, 0);
+    uint32_t n = 1100 * 64 + 36;
+    compute(&a, text, n);
+    if (await_all(&b, text, n, false) && await_all(&b, text, n, true)) reproduce(&b, text, n);
+    struct kvd_stats stats = scene_stats(b.scheduler);
+    KVT_EQ(stats.host_pages[0], 1101);
+    KVT_EQ(stats.continuations, 1);
+    scene_audit(b.scheduler);
+    close_hosts();
+}
+
+/* Both work as ever, and learn nothing from the engine. */
+static void go_on_without(uint64_t seed) {
+    struct question q = { .host = &b, .seed = e2e_stream(5, 5000, 0), .n = 400, .load = true };
+    for (struct host *h = &a; h; h = h == &a ? &b : NULL) {
+        compute(h, seed, 200);
+        reproduce(h, seed, 200);
+    }
+    KVT_TRUE(ask(&q)); /* it answers, whatever it is */
+    q.load = false;
+    KVT_TRUE(ask(&q));
+    scene_audit(a.scheduler);
+    scene_audit(b.scheduler);
+}
+
+/* COLD-5: the engine hangs, is flushed, is killed, and comes back. */
+static void cold_5_whatever_becomes_of_the_engine(void) {
+    if (!KVT_TRUE(open_hosts((struct e2e_setup){ 0 }))) return;
+    uint64_t text = e2e_stream(5, 5000, 0);
+    compute(&a, text, 400);
+    KVT_TRUE(await_all(&b, text, 400, false));
+    kill(server.pid, SIGSTOP);
+    go_on_without(e2e_stream(6, 5000, 0));
+    kill(server.pid, SIGCONT);
+    redisReply *reply = redis_ask(&server, "FLUSHALL");
+    if (reply) freeReplyObject(reply);
+    go_on_without(e2e_stream(7, 5000, 0));
+    redis_kill(&server);
+    go_on_without(e2e_stream(8, 5000, 0));
+    if (!KVT_TRUE(redis_start(&server))) return;
+    compute(&a, e2e_stream(9, 5000, 0), 500);
+    if (await_all(&b, e2e_stream(9, 5000, 0), 500, true)) reproduce(&b, e2e_stream(9, 5000, 0), 500);
+    close_hosts();
+}
+
+/* COLD-3: kvd is killed while a load is under way: nothing of it is in the arena afterwards. */
+static void cold_3_killed_in_a_load(void) {
+    if (!KVT_TRUE(open_hosts((struct e2e_setup){ 0 }))) return;
+    uint64_t text = e2e_stream(10, 5000, 0);
+    compute(&a, text, 3000);
+    compute(&b, e2e_stream(11, 5000, 0), 100);
+    KVT_TRUE(await_all(&b, text, 3000, false));
+    for (int i = 0; i < 3; i++) {
+        if (i) kill(server.pid, SIGSTOP); /* once wherever it is, then before the first answer */
+        pid_t child = fork();
+        if (child == 0) { /* a client of its own, which did not use the library before */
+            execl("/proc/self/exe", "test_e2e_cold", "--load", b.daemon.socket, (char *)NULL);
+            _exit(127);
+        }
+        KVT_TRUE(child > 0);
+        struct kvd_stats stats = scene_stats(b.scheduler);
+        disconnect_host(&b);
+        KVT_EQ_I(e2e_daemon_stop(&b.daemon, SIGKILL), -SIGKILL);
+        kill(server.pid, SIGCONT);
+        int status;
+        kill(child, SIGKILL);
+        KVT_EQ_I(waitpid(child, &status, 0), child);
+        if (!KVT_TRUE(e2e_daemon_restart(&b.daemon) && connect_host(&b))) return;
+        scene_audit(b.scheduler);
+        struct kvd_stats after = scene_stats(b.scheduler);
+        if (i) KVT_EQ(after.host_pages[0], stats.host_pages[0]); /* nothing can have come */
+        else KVT_TRUE(after.host_pages[0] <= 2 + 47);
+    }
+    if (await_all(&b, text, 3000, true)) reproduce(&b, text, 3000);
+    close_hosts();
+}
+
+static int load_alone(const char *socket) {
+    const struct kvd_connect_options options = {
+        .struct_size = sizeof options, .socket = socket, .role = KVD_ROLE_ADMIN, .name = "loader"
+    };
+    struct question q = { .host = &b, .seed = e2e_stream(10, 5000, 0), .n = 3000, .load = true };
+    return kvd_connect(&options, &b.scheduler, NULL) != KVD_OK || ask_kvd(&q, NULL) != KVD_OK;
+}
+
+int main(int argc, char **argv) {
+    static const struct kvt_case cases[] = { KVT_CASE(cold_6_two_hosts),
+                                             KVT_CASE(cold_6_in_parts),
+                                             KVT_CASE(cold_5_whatever_becomes_of_the_engine),
+                                             KVT_CASE(cold_3_killed_in_a_load),
+                                             { 0 } };
+    if (argc == 3 && strcmp(argv[1], "--load") == 0) return load_alone(argv[2]);
+    return kvt_main("e2e_cold", cases, argc, argv);
+}
