@@ -457,6 +457,7 @@ static const struct codec_field cold_tier_fields[] = {
     U64(dropped_age, u.cold_tier.dropped_age),
     U64(dropped_queue, u.cold_tier.dropped_queue),
     U64(dropped_engine, u.cold_tier.dropped_engine),
+    U64(dropped_arena, u.cold_tier.dropped_arena),
     U64(written_objects, u.cold_tier.written_objects),
     U64(written_bytes, u.cold_tier.written_bytes),
     U64(written_ns, u.cold_tier.written_ns),

@@ -550,9 +550,9 @@ struct kvd_cold_tier {
     uint64_t trips, connections; /* how often it was left alone; connections made */
     uint64_t waiting;            /* continuations to be written */
     uint64_t continuations;      /* that it has whole, as far as they were named */
-    /* Continuations that were not written whole: they waited too long, gave way to newer ones, or it did not take all.
-     */
-    uint64_t dropped_age, dropped_queue, dropped_engine;
+    /* Continuations that were not written whole: they waited too long, gave way to newer ones, it did not take all, or
+     * the arena had no room for a copy to write from. */
+    uint64_t dropped_age, dropped_queue, dropped_engine, dropped_arena;
     uint64_t written_objects, written_bytes, written_ns; /* ns: time with writes under way */
     uint64_t met_objects;                                /* that were there */
     /* Checks that have ended, and the last one: the time of a question and its answer (0: there was none); objects that

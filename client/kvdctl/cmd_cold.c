@@ -42,8 +42,9 @@ static void put_writing(cJSON *o, const struct kvd_cold_tier *cold) {
     out_put_u64(dropped, "age", cold->dropped_age);
     out_put_u64(dropped, "queue", cold->dropped_queue);
     out_put_u64(dropped, "engine", cold->dropped_engine);
-    out_put_text(o, "dropped_text", "%" PRIu64 " too old, %" PRIu64 " for newer ones, %" PRIu64 " not taken",
-                 cold->dropped_age, cold->dropped_queue, cold->dropped_engine);
+    out_put_u64(dropped, "arena", cold->dropped_arena);
+    out_put_text(o, "dropped_text", "age %" PRIu64 ", queue %" PRIu64 ", engine %" PRIu64 ", arena %" PRIu64,
+                 cold->dropped_age, cold->dropped_queue, cold->dropped_engine, cold->dropped_arena);
     out_put_u64(o, "written_objects_total", cold->written_objects);
     out_put_u64(o, "met_objects_total", cold->met_objects);
     out_put_text(o, "objects_text", "%" PRIu64 " written, %" PRIu64 " were there", cold->written_objects,

@@ -76,7 +76,9 @@ static const struct token exports[] = { { "ipc", EXPORT_IPC }, { "vmm", EXPORT_V
 static const struct token arrangements[] = { { "dense", GEOM_DENSE }, { "record", GEOM_RECORD }, { 0 } };
 static const struct token backends[] = { { "off", GEOM_OFF }, { "mtp", GEOM_MTP }, { "dflash", GEOM_DFLASH }, { 0 } };
 static const struct token tenants[] = { { "shared", TENANTS_SHARED }, { "uid", TENANTS_UID }, { 0 } };
-static const struct token cold_writes[] = { { "off", COLD_WRITE_OFF }, { "demoted", COLD_WRITE_DEMOTED }, { 0 } };
+static const struct token cold_writes[] = {
+    { "off", COLD_WRITE_OFF }, { "demoted", COLD_WRITE_DEMOTED }, { "retained", COLD_WRITE_RETAINED }, { 0 }
+};
 static const struct token yes_no[] = { { "no", 0 }, { "yes", 1 }, { 0 } };
 
 /* Sections of which there are several: each row of the table stands for all of them. */
@@ -259,7 +261,9 @@ static const struct key keys[] = {
       "File of mode 0600 with 64 hexadecimal digits in its first line, the same for all instances that share objects.\n"
       "Objects then have a MAC, and who can only write to the engine cannot make one. Empty: they have none." },
     { "cold", "write", KEY_TOKEN, FIELD(cold_write), 0, 0, "demoted", cold_writes,
-      "demoted: what is demoted to the arena is then written to the cold tier, too, newest first. off: nothing is." },
+      "demoted: what is demoted to the arena is then written to the cold tier, too, newest first. retained: also what\n"
+      "a finished sequence leaves on the device, by a copy in the arena that goes afterwards, while half of the arena\n"
+      "is free. off: nothing is." },
     { "cold", "ttl", KEY_TIME, FIELD(cold_ttl), 0, 31536000 * SECOND, "1440min", NULL,
       "Time that an object stays there after it was written, or met again, last. 0: until the engine evicts it." },
     { "cold", "buffer", KEY_BYTES, FIELD(cold_buffer), 1 << 16, MAX_BYTES, "16MiB", NULL,

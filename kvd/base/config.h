@@ -36,7 +36,7 @@ struct config_access {
 enum config_tenants { TENANTS_SHARED = 0, TENANTS_UID };
 
 /* What is written into the cold tier. */
-enum config_cold_write { COLD_WRITE_OFF = 0, COLD_WRITE_DEMOTED };
+enum config_cold_write { COLD_WRITE_OFF = 0, COLD_WRITE_DEMOTED, COLD_WRITE_RETAINED };
 
 /* How device memory is shared. IPC: by handles of this process; the memory ends with the process. VMM: by file
  * descriptors, which systemd keeps for the next instance. */

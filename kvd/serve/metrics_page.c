@@ -278,8 +278,9 @@ static const struct family {
     { "kvd_cold_continuations_total", COUNTER, NONE, PLAIN, AT(cold.continuations),
       "Continuations that the engine has whole, as far as they were named: written, or there already." },
     { "kvd_cold_dropped_continuations_total", COUNTER, REASON, PLAIN, AT(cold.dropped[0]),
-      "Continuations that were not written whole: they waited too long, newer ones took their place, or the engine did "
-      "not take them." },
+      "Continuations that were not written whole: they waited too long, newer ones took their place, the engine did "
+      "not "
+      "take them, or the arena had no room for a copy to write from." },
     { "kvd_cold_written_objects_total", COUNTER, NONE, PLAIN, AT(cold.written_objects), "Objects written." },
     { "kvd_cold_written_bytes_total", COUNTER, NONE, PLAIN, AT(cold.written_bytes), "Their bytes." },
     { "kvd_cold_written_seconds_total", COUNTER, NONE, NANOSECONDS, AT(cold.written_ns),
@@ -360,7 +361,7 @@ static const char *const direction_names[2] = { [DEVICE_TO_HOST] = "demoted", [H
 static const char *const outcome_names[HOST_OUTCOMES] = { "kept", "shortened", "dropped", "damaged" };
 static const char *const result_names[2] = { "hit", "miss" };
 static const char *const fate_names[STORE_FATES] = { "released", "evicted", "moved", "lost" };
-static const char *const reason_names[COLD_DROPS] = { "age", "queue", "engine" };
+static const char *const reason_names[COLD_DROPS] = { "age", "queue", "engine", "arena" };
 /* cold_fault_name, from COLD_FAULT_SHORT on. */
 static const char *const fault_names[] = { "short", "magic", "version", "header", "layout",   "digest", "kind",
                                            "pool",  "shard", "columns", "length", "checksum", "mac" };

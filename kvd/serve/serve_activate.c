@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "cold_tier.h"
 #include "core.h"
 #include "former_processes.h"
 #include "requests.h"
@@ -221,6 +222,7 @@ static void submit_activation(struct call *call, const struct store_activated *m
     op = place_for_copies(s, op, b);
     op->given_way = made->victims_lost;
     op->staged = made->staged;
+    if (made->staged) cold_tier_keep_copy(s);
     op->u.activated = call->reply.u.activated;
     stage_submit(s, op, (struct store_transition){ .bits = b->seq.bits }, made->copies, made->n_copies,
                  &op->u.activated);

@@ -42,6 +42,7 @@ void serve_describe_cold_tier(struct call *call) {
                                  .dropped_age = stats.dropped[COLD_DROP_AGE],
                                  .dropped_queue = stats.dropped[COLD_DROP_QUEUE],
                                  .dropped_engine = stats.dropped[COLD_DROP_ENGINE],
+                                 .dropped_arena = stats.dropped[COLD_DROP_ARENA],
                                  .written_objects = stats.written_objects,
                                  .written_bytes = stats.written_bytes,
                                  .written_ns = stats.written_ns,

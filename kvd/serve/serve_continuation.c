@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "bundle.h"
+#include "cold_tier.h"
 #include "core.h"
 #include "former_processes.h"
 #include "requests.h"
@@ -54,7 +55,18 @@ static void begin_client_move(struct call *call, kvd_continuation continuation, 
     if (!check_move(call) || !pending_check_slow(call)) return;
     struct pending *quick = pending_new(call), *op = quick ? pending_make_slow(s, quick) : NULL;
     if (!op) return;
-    if (store_move_begin(s->store, tenant_change(call, continuation), place, &begun, &refusal)) {
+    cold_tier_keep_copy(s);
+    store_cont cont = tenant_change(call, continuation);
+    int code = store_move_begin(s->store, cont, place, &begun, &refusal);
+    if (code == STORE_E_BUSY && cold_tier_is_copying(s, cont)) {
+        op->kind = PENDING_DEMOTE;
+        op->demote.cont = cont;
+        op->demote.to = place;
+        pending_wait(s, op);
+        call->parked = call->slow = true;
+        return;
+    }
+    if (code) {
         pending_free(s, op);
         call_refuse_cont(call, &refusal, continuation);
         return;
@@ -104,6 +116,7 @@ void serve_drop(struct call *call) {
         call_refuse(call, KVD_INVALID_ARGUMENT, "tier %u does not exist; there are 0 device and 1 host", d->tier);
         return;
     }
+    cold_tier_keep_copy(s);
     if (store_drop_replica(s->store, tenant_change(call, d->continuation), (enum kvd_tier)d->tier, r->pages,
                            &refusal)) {
         call_refuse_cont(call, &refusal, d->continuation);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "bundle.h"
+#include "cold_tier.h"
 #include "complete.h"
 #include "core.h"
 #include "requests.h"
@@ -305,6 +306,7 @@ void serve_finish(struct call *call) {
         return;
     }
     tenant_note(s, cont, b->tenant);
+    if (f->retain) cold_tier_retained(s, cont);
     bundle_free(s, b);
     call->reply.u.finished =
         (struct kvd_finished){ .continuation.bits = cont.bits, .revision = store_revision(s->store) };

@@ -68,7 +68,7 @@ static int make_tables(struct service *s, char *err, size_t err_bytes) {
     s->groups = calloc(s->config.sessions, sizeof *s->groups);
     s->bundles = calloc(s->config.max_concurrency, sizeof *s->bundles);
     s->bundle_index = calloc(entries, sizeof *s->bundle_index);
-    s->ops = calloc((size_t)s->config.sessions * PENDING_SLOTS + STOP_MOVES, sizeof *s->ops);
+    s->ops = calloc((size_t)s->config.sessions * PENDING_SLOTS + STOP_MOVES + COLD_MOVES, sizeof *s->ops);
     for (uint32_t i = 0; s->sessions && s->groups && i < s->config.sessions; i++)
         s->sessions[i].generation = s->groups[i].generation = s->config.first_generation;
     s->named_before = named_before_new();

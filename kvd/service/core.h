@@ -47,9 +47,9 @@ struct service {
     struct bundle *bundles;   /* [max_concurrency] */
     uint32_t *bundle_index;   /* open addressing by sequence handle: bundle + 1, 0 = empty */
     uint32_t bundle_index_mask;
-    struct pending *ops;                               /* [config.sessions][PENDING_SLOTS], then [STOP_MOVES] */
-    struct pending *waiting, **last_waiting;           /* for another transition's end, in the order of arrival */
-    struct pending *ready;                             /* those of them that are to be tried again */
+    struct pending *ops;                     /* [config.sessions][PENDING_SLOTS], then [STOP_MOVES], [COLD_MOVES] */
+    struct pending *waiting, **last_waiting; /* for another transition's end, in the order of arrival */
+    struct pending *ready;                   /* those of them that are to be tried again */
     uint32_t n_sessions, n_groups, n_bundles, n_moves; /* in use */
     struct remainder *remainders;                      /* [continuations of the store] */
     uint32_t n_remainders;                             /* entries of it */

@@ -19,19 +19,22 @@ struct service;
  * an answer too. */
 #define PENDING_PER_SESSION ANSWER_WINDOW
 #define PENDING_SLOTS (PENDING_PER_SESSION + SLOW_PER_SESSION)
-/* Moves of continuations at once, of all sessions; and those that an orderly stop makes. */
+/* Moves of continuations at once, of all sessions; those that an orderly stop makes; and the cold tier's. */
 #define MOVES_AT_ONCE 64u
 #define STOP_MOVES 8u
+#define COLD_MOVES 1u
 
 struct pending {
     bool used, slow;
+    bool cold_copy; /* that the cold tier writes from */
     enum {
         PENDING_NEW = 0 /* nothing is under way yet */,
         PENDING_ACTIVATE,
         PENDING_CHECKPOINT,
         PENDING_PUBLISH,
         PENDING_MOVE,
-        PENDING_COLD
+        PENDING_COLD,
+        PENDING_DEMOTE /* waits for the copy that the cold tier makes of the same continuation */
     } kind;
     kvd_session_id session; /* none: the daemon's own */
     uint64_t sequence;      /* number of the request */
@@ -48,6 +51,10 @@ struct pending {
     uint32_t n_gone;             /* CHECKPOINT: victims that have given way */
     store_move move;             /* MOVE */
     struct cold_job *cold;       /* COLD */
+    struct {
+        store_cont cont;
+        enum store_place to;
+    } demote; /* DEMOTE */
     struct mover_moved moved;
     union {
         struct kvd_activated activated;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which continuations were demoted lately, for the cold tier. Each is a handle and a time: it holds nothing.
+ * Which continuations were demoted lately, or are to be written as those, for the cold tier. Each is a handle and a
+ * time: it holds nothing.
  */
 #include "store_internal.h"
 
@@ -10,6 +11,11 @@ void note_demoted(struct store *store, const struct cont *cont) {
     if (store->lately_end - store->lately_first <= LATELY_LIMIT) return;
     store->lately_first++;
     store->lately_forgotten++;
+}
+
+void store_note_retained(struct store *store, store_cont handle) {
+    const struct cont *cont = cont_find(store, handle);
+    if (store->arena && cont && cont->published) note_demoted(store, cont);
 }
 
 bool store_take_demoted(struct store *store, store_cont *ret_cont, uint64_t *ret_at_ns) {

@@ -10,6 +10,7 @@
 
 #include "checksum.h"
 #include "clock.h"
+#include "cold_copy.h"
 #include "cold_pieces.h"
 #include "core.h"
 #include "events.h"
@@ -17,6 +18,7 @@
 
 #define SECOND UINT64_C(1000000000)
 #define LOOK_EVERY (SECOND / 10) /* for what was demoted */
+#define COPY_LOOK (SECOND / 500) /* for the end of a copy */
 #define MET_FOR (60 * SECOND)    /* what the engine has is not asked for again; nor is a flush of it noticed */
 #define MET_SLOTS 65536u
 #define OPS 1024u /* of a batch */
@@ -32,6 +34,7 @@ struct cold_tier {
     const uint8_t *arena;
     struct cold_engine *engine;
     struct cold_naming naming;
+    struct cold_copy copy; /* under the core mutex */
     /* The writer's. */
     uint8_t *buffer;
     uint64_t used, largest;       /* bytes of the buffer, and those that one item may need */
@@ -270,6 +273,42 @@ static void write_continuation(struct cold_tier *t, store_cont cont) {
     if (some) count_up(t, all ? &t->stats.continuations : &t->stats.dropped[COLD_DROP_ENGINE], 1);
 }
 
+/* ---- what is retained ---------------------------------------------------------------------------- */
+
+#define COPY_LOOKS 100u /* while somebody uses it */
+
+void cold_tier_retained(struct service *s, store_cont cont) {
+    if (s->cold && s->config.cold_write == COLD_WRITE_RETAINED) store_note_retained(s->store, cont);
+}
+
+void cold_tier_keep_copy(struct service *s) {
+    if (s->cold) s->cold->copy.kept = true;
+}
+
+bool cold_tier_is_copying(const struct service *s, store_cont cont) {
+    return s->cold && s->cold->copy.state == COLD_COPY_RUNNING && s->cold->copy.cont.bits == cont.bits;
+}
+
+void cold_tier_copied(struct service *s, bool done) {
+    if (s->cold) cold_copy_ended(&s->cold->copy, done);
+}
+
+static bool is_copying(struct cold_tier *t) { return cold_copy_state_of(t->service, &t->copy) == COLD_COPY_RUNNING; }
+
+/* What is on the device alone is written from a copy in the arena. */
+static void write_from_copy(struct cold_tier *t, store_cont cont) {
+    enum cold_copy_state state = cold_copy_begin(t->service, &t->copy, cont);
+    while (state == COLD_COPY_RUNNING && is_copying(t) && pause_writer(t, COPY_LOOK)) continue;
+    if (state == COLD_COPY_RUNNING) state = cold_copy_state_of(t->service, &t->copy);
+    if (state == COLD_COPY_REFUSED) count_up(t, &t->stats.dropped[COLD_DROP_ARENA], 1);
+    else if (state != COLD_COPY_RUNNING) write_continuation(t, cont);
+    if (state != COLD_COPY_THERE) return;
+    for (uint32_t i = 0; i < COPY_LOOKS && !cold_copy_give_back(t->service, &t->copy); i++)
+        if (!pause_writer(t, LOOK_EVERY)) return;
+}
+
+/* ---- the writer's thread ------------------------------------------------------------------------- */
+
 /* What was demoted last. False: nothing waits. */
 static bool take_newest(struct cold_tier *t, store_cont *ret_cont, uint64_t *ret_at) {
     struct service *s = t->service;
@@ -290,7 +329,7 @@ static void *write_demoted(void *argument) {
         run_check(t);
         if (state.breaker != COLD_CLOSED || !take_newest(t, &cont, &at)) (void)pause_writer(t, LOOK_EVERY);
         else if (at && clock_ns() > at + age) count_up(t, &t->stats.dropped[COLD_DROP_AGE], 1);
-        else write_continuation(t, cont); /* at 0: found in the arena at the start */
+        else write_from_copy(t, cont); /* at 0: found in the arena at the start */
     }
     return NULL;
 }

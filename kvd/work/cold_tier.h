@@ -12,6 +12,7 @@
 
 #include "cold_check.h"
 #include "cold_engine.h"
+#include "store.h"
 
 struct service;
 
@@ -24,6 +25,7 @@ enum cold_drop {
     COLD_DROP_AGE = 0, /* demoted too long ago */
     COLD_DROP_QUEUE,   /* forgotten for newer ones */
     COLD_DROP_ENGINE,  /* the engine did not take some of it */
+    COLD_DROP_ARENA,   /* retained: the arena had no room for a copy to write from */
     COLD_DROPS
 };
 struct cold_stats {
@@ -41,6 +43,14 @@ struct cold_stats {
 };
 /* Under the core mutex. */
 void cold_tier_stats(const struct service *service, struct cold_stats *ret_stats);
+/* A continuation that was kept: it is written, too, where [cold] write says so. Under the core mutex. */
+void cold_tier_retained(struct service *service, store_cont cont);
+/* Something goes to the arena that may count on what is there: no copy is given back. Under the core mutex. */
+void cold_tier_keep_copy(struct service *service);
+/* Whether it is just copying this one to the arena, to write it from there. Under the core mutex. */
+bool cold_tier_is_copying(const struct service *service, store_cont cont);
+/* The move of its copy has ended. Under the core mutex. */
+void cold_tier_copied(struct service *service, bool done);
 /* Begins a check, or adds to the one that has not begun; it reads so many objects back. Under the core mutex. False:
  * there is no cold tier. */
 bool cold_tier_check(struct service *service, uint32_t objects);

@@ -10,6 +10,7 @@
 
 #include "clock.h"
 #include "cold_reader.h"
+#include "cold_tier.h"
 #include "core.h"
 #include "events.h"
 #include "request.h"
@@ -70,6 +71,10 @@ static bool advance_pending(struct service *s, struct pending *op, struct msg_re
         op->short_of = op->cold->short_of;
         snprintf(why, why_bytes, "%s", op->cold->why);
         free(op->cold);
+        break;
+    case PENDING_DEMOTE:
+        ended = demote_begin_late(s, op, &status, why, why_bytes);
+        reply->u.moved = op->u.moved;
         break;
     case PENDING_PUBLISH:
         if (result == TRANSFER_DONE) break;
@@ -159,7 +164,8 @@ static bool complete_one(struct service *s, struct scratch *scratch) {
     if (op && finish_pending(s, op, scratch, &out)) {
         done = *op;
         pending_free(s, op);
-        if (!done.session.bits) stop_moved(s, out.reply.status == KVD_OK);
+        if (done.cold_copy) cold_tier_copied(s, out.reply.status == KVD_OK);
+        else if (!done.session.bits) stop_moved(s, out.reply.status == KVD_OK);
         else count_outcome(s, done.type, out.reply.status, done.short_of, done.arrived_ns);
         events_pressure(s);
     }

@@ -139,7 +139,7 @@ int host_tier_open(struct service *s, const char *prefix, char *err, size_t err_
                                    .transfer = s->transfer,
                                    .arena = segment_arena(s->segment),
                                    .arena_bytes = segment_arena_bytes(s->segment),
-                                   .jobs = s->config.max_concurrency + MOVES_AT_ONCE + STOP_MOVES,
+                                   .jobs = s->config.max_concurrency + MOVES_AT_ONCE + STOP_MOVES + COLD_MOVES,
                                    .threads = s->config.arena_threads == CONFIG_AUTO32 ? 0 : s->config.arena_threads,
                                    .damaged = damage_found };
     if (!mover_new(&config, &s->mover) &&

@@ -7,6 +7,7 @@
  */
 #include <string.h>
 
+#include "cold_tier.h"
 #include "core.h"
 #include "log.h"
 #include "request.h"
@@ -206,4 +207,24 @@ bool move_advance(struct service *s, struct pending *op, enum kvd_status *ret_st
     /* Somebody has dropped what was there at the beginning, or has taken the place of it. */
     *ret_status = status_of_store(refusal.code);
     return true;
+}
+
+bool demote_begin_late(struct service *s, struct pending *op, enum kvd_status *ret_status, char *why,
+                       size_t why_bytes) {
+    struct store_refusal refusal = { 0 };
+    int code = store_move_begin(s->store, op->demote.cont, op->demote.to, &op->move, &refusal);
+    if (code == STORE_E_BUSY && cold_tier_is_copying(s, op->demote.cont)) {
+        pending_wait(s, op);
+        return false;
+    }
+    if (code) {
+        op->short_of = short_of_store(&refusal);
+        store_refusal_text(&refusal, why, why_bytes);
+        *ret_status = status_of_store(refusal.code);
+        return true;
+    }
+    op->kind = PENDING_MOVE;
+    s->n_moves++;
+    stage_submit(s, op, (struct store_transition){ true, op->move.bits }, NULL, 0, NULL);
+    return move_advance(s, op, ret_status, why, why_bytes);
 }

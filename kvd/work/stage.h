@@ -19,6 +19,8 @@ void stage_submit(struct service *s, struct pending *op, struct store_transition
  * filled unless OK, and an undone bundle is freed. */
 bool activation_advance(struct service *s, struct pending *op, enum kvd_status *ret_status, char *why,
                         size_t why_bytes);
+/* Of a PENDING_DEMOTE, when a transition has ended: begins it, or waits on. As move_advance. */
+bool demote_begin_late(struct service *s, struct pending *op, enum kvd_status *ret_status, char *why, size_t why_bytes);
 bool move_advance(struct service *s, struct pending *op, enum kvd_status *ret_status, char *why, size_t why_bytes);
 
 #endif

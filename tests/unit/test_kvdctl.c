@@ -437,7 +437,7 @@ static void cold_in_words(void) {
     KVT_EQ(CTL("-s", script_path(s), "cold")->status, 0);
     KVT_HAS(run_.out, "left alone, tried again in 1.5 s");
     KVT_HAS(run_.out, "10.0.0.5 port 6379: connecting: refused");
-    KVT_HAS(run_.out, "2 too old, 0 for newer ones, 0 not taken");
+    KVT_HAS(run_.out, "age 2, queue 0, engine 0, arena 0");
     KVT_HAS(run_.out, "3.0 MiB in 2.0 s, 1.5 MiB a second");
     KVT_EQ(CTL("-s", script_path(s), "cold", "ping")->status, 2);
     KVT_HAS(run_.out, "the engine does not answer: 10.0.0.5 port 6379");

@@ -98,8 +98,8 @@ static const int32_t *row_of(uint32_t pool, uint32_t index) {
     return (const int32_t *)(uintptr_t)service_info(fx.service)->pool[pool].table[0].local_address + (size_t)index * 64;
 }
 
-/* Pages with salts first, first + 1, ..., and a tail of TAIL tokens where there is to be one; named, kept, demoted. */
-static kvd_continuation demoted(struct fx_peer *s, uint32_t pages, bool tail, uint32_t first) {
+/* Pages with salts first, first + 1, ..., and a tail of TAIL tokens where there is to be one; named and kept. */
+static kvd_continuation retained(struct fx_peer *s, uint32_t pages, bool tail, uint32_t first) {
     struct kvd_activated a = { 0 };
     struct kvd_finish finish = { .retain = true };
     kvd_digest digests[32];
@@ -116,7 +116,11 @@ static kvd_continuation demoted(struct fx_peer *s, uint32_t pages, bool tail, ui
     finish.tail.n = tail ? TAIL : 0;
     for (uint32_t i = 0; i < finish.tail.n; i++) finish.tail.tokens[i] = 7 * i;
     KVT_EQ(ask(s, REQUEST(FRAME_FINISH, .u.finish = finish)), KVD_OK);
-    kvd_continuation c = r.u.finished.continuation;
+    return r.u.finished.continuation;
+}
+
+static kvd_continuation demoted(struct fx_peer *s, uint32_t pages, bool tail, uint32_t first) {
+    kvd_continuation c = retained(s, pages, tail, first);
     KVT_EQ(ask(s, REQUEST(FRAME_DEMOTE, .u.demote = { .continuation = c })), KVD_OK);
     return c;
 }
@@ -473,6 +477,108 @@ static void no_cold_tier_to_check(void) {
     fx_stop(&fx);
 }
 
+static struct kvd_stats settled(void) {
+    struct kvd_stats stats;
+    fx_settle(&fx, NULL); /* moves end */
+    pthread_mutex_lock(&fx.service->lock);
+    store_get_stats(fx.service->store, &stats);
+    pthread_mutex_unlock(&fx.service->lock);
+    return stats;
+}
+
+static uint64_t occupied(void) { return settled().host_occupied; }
+
+static bool has_empty_arena(void *unused) {
+    (void)unused;
+    return occupied() == 0;
+}
+
+static bool has_filled_arena(void *unused) { return !has_empty_arena(unused); }
+
+static bool has_available(void *pages) { return settled().pool[0].available == *(uint32_t *)pages; }
+
+static bool has_object(void *salt) {
+    char key[COLD_KEY_BYTES];
+    struct cold_name name = name_of(0, HEADS - 1, *(uint32_t *)salt);
+    cold_key_of(&name, key);
+    fx_settle(&fx, NULL);
+    return redis_number(&server, "EXISTS %s", key) == 1;
+}
+
+static bool has_no_room(void *unused) {
+    (void)unused;
+    fx_settle(&fx, NULL);
+    return cold().dropped[COLD_DROP_ARENA] == 1;
+}
+
+/* Where the writer stands still: the engine hangs, and what it writes from is in the arena. */
+static kvd_continuation retained_and_stuck(struct fx_peer *s, uint32_t first) {
+    kill(server.pid, SIGSTOP);
+    kvd_continuation c = retained(s, 6, true, first);
+    KVT_TRUE(redis_until(has_filled_arena, NULL));
+    return c;
+}
+
+/* COLD-4: what a finished sequence leaves on the device is written without a demotion, by a copy in the arena that is
+ * gone then. What is retained is where it was. */
+static void cold_4_retained(void) {
+    server = (struct redis){ 0 };
+    KVT_NEED(redis_start(&server));
+    KVT_NEED(start_service((struct fx_setup){ .ranks = 2 }, "write = retained"));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    KVT_TRUE(redis_until(is_up, NULL));
+    uint32_t free = fx_stats(s).pool[0].available;
+    kvd_continuation c = retained(s, 5, true, 10);
+    KVT_TRUE(redis_until(has_object, &(uint32_t){ 14 }));
+    KVT_TRUE(redis_until(has_empty_arena, NULL));
+    check_pages(0, 5, 10);
+    check_tail(0, 5, 10);
+    KVT_EQ(fx_stats(s).pool[0].available, free - 6);
+    /* Released while it is written: nothing waits for the engine, and nothing is left of it. */
+    kvd_continuation other = retained_and_stuck(s, 30);
+    KVT_EQ(ask(s, REQUEST(FRAME_RELEASE, .u.continuation = { .continuation = other })), KVD_OK);
+    KVT_TRUE(redis_until(has_available, &(uint32_t){ free - 6 })); /* as soon as no copy reads it */
+    kill(server.pid, SIGCONT);
+    KVT_TRUE(redis_until(has_empty_arena, NULL));
+    /* Demoted while it is written: the copy is that of the demotion, and stays. */
+    other = retained_and_stuck(s, 50);
+    KVT_EQ(ask(s, REQUEST(FRAME_DEMOTE, .u.demote = { .continuation = other })), KVD_OK);
+    KVT_EQ(fx_stats(s).pool[0].available, free - 6);
+    kill(server.pid, SIGCONT);
+    (void)retained(s, 1, false, 90);
+    KVT_TRUE(redis_until(has_object, &(uint32_t){ 90 }));
+    KVT_TRUE(redis_until(has_object, &(uint32_t){ 55 }));
+    check_pages(0, 6, 50);
+    check_pages(0, 1, 90);
+    KVT_TRUE(occupied() > 0);
+    KVT_EQ(ask(s, REQUEST(FRAME_PREFETCH, .u.prefetch = other)), KVD_OK);
+    KVT_EQ(ask(s, REQUEST(FRAME_DEMOTE, .u.demote = { .continuation = c })), KVD_OK);
+    fx_peer_free(s);
+    fx_stop(&fx);
+    redis_free(&server);
+}
+
+/* COLD-4: copies to write from leave half of the arena free, and then what is retained is dropped, and told. */
+static void cold_4_retained_leaves_half_of_the_arena(void) {
+    server = (struct redis){ 0 };
+    KVT_NEED(redis_start(&server));
+    KVT_NEED(start_service((struct fx_setup){ .ranks = 1 }, "write = retained"));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    KVT_TRUE(redis_until(is_up, NULL));
+    uint64_t half = (16 << 20) / 2, page = store_get_config(fx.service->store)->host_stride[0];
+    uint32_t salt = 1;
+    while (occupied() + 2 * page <= half) {
+        (void)demoted(s, 1, false, salt++);
+        KVT_NEED(salt < 250);
+    }
+    KVT_EQ(cold().dropped[COLD_DROP_ARENA], 0);
+    (void)retained(s, 2, false, 250);
+    KVT_TRUE(redis_until(has_no_room, NULL));
+    fx_peer_free(s);
+    fx_stop(&fx);
+    redis_free(&server);
+}
+
 static void write_secret(char path[96], const char *text, mode_t mode) {
     snprintf(path, 96, "%s/secret", server.dir);
     FILE *file = fopen(path, "w");
@@ -563,6 +669,8 @@ int main(int argc, char **argv) {
                                              KVT_CASE(cold_4_age),
                                              KVT_CASE(cold_2_a_hanging_engine_holds_up_nobody),
                                              KVT_CASE(cold_3_damage_is_not_written),
+                                             KVT_CASE(cold_4_retained),
+                                             KVT_CASE(cold_4_retained_leaves_half_of_the_arena),
                                              KVT_CASE(cold_3_checks),
                                              KVT_CASE(no_cold_tier_to_check),
                                              KVT_CASE(cold_3_secret),

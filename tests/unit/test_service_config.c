@@ -468,7 +468,7 @@ static void addresses_of_the_cold_tier(void) {
     KVT_TRUE(bad("[cold]\npassword_file = password\n"));
     KVT_HAS(complaints, "is not an absolute path");
     KVT_TRUE(bad("[cold]\nwrite = all\n"));
-    KVT_HAS(complaints, "is none of off demoted");
+    KVT_HAS(complaints, "is none of off demoted retained");
 }
 
 /* ---- plan: CAP-1 to CAP-5 on numbers that can be done by hand -------------------------------------- */

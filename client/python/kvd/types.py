@@ -454,6 +454,7 @@ class ColdTier:
     dropped_age: int
     dropped_queue: int
     dropped_engine: int
+    dropped_arena: int
     written_objects: int
     written_bytes: int
     written_ns: int
