@@ -88,19 +88,23 @@ __device__ __forceinline__ bool find_own(const params &p, uint32_t pair, uint32_
     return !whole || p.keep;
 }
 
-template <int D>
+/* SHARED: there was a pass over a shared prefix. Where there was none, its part costs nothing. */
+template <int D, bool SHARED>
 __device__ __forceinline__ bool find_spread(const params &p, const shared_results &x, uint32_t pair, uint32_t row,
                                             uint32_t rows, spread *ret_spread) {
     if (!find_own<D>(p, pair, row, rows, ret_spread)) return false;
+    if (!SHARED) return ret_spread->n > 1;
     const uint32_t e = pair / p.heads, b = e / p.n_blocks, r = e % p.n_blocks * rows + row;
-    if (x.prefix) add_shared(p, x, pair % p.heads, (uint64_t)b * p.w * p.group + r, ret_spread);
+    add_shared(p, x, pair % p.heads, (uint64_t)b * p.w * p.group + r, ret_spread);
     return true;
 }
 
+template <bool SHARED>
 __device__ __forceinline__ uint64_t spread_row(const params &p, const spread &s, int i, uint32_t row) {
-    if (i < s.n_shared) return s.shared + (uint64_t)(uint32_t)i * s.shared_step;
-    i -= s.n_shared;
-    const uint32_t at = p.cut && !s.whole ? partial_index(s.first + (uint32_t)i, i > 0) : s.first + (uint32_t)i;
+    if (SHARED && i < s.n_shared) return s.shared + (uint64_t)(uint32_t)i * s.shared_step;
+    if (SHARED) i -= s.n_shared;
+    const uint32_t at =
+        p.cut && !(SHARED && s.whole) ? partial_index(s.first + (uint32_t)i, i > 0) : s.first + (uint32_t)i;
     return (uint64_t)at * p.rows_kept + row;
 }
 
@@ -112,7 +116,7 @@ __device__ __forceinline__ void store_merged(const spread &s, int d, const float
 }
 
 /* Few shares a pair: four channels of a row a thread, every thread weighs the shares for itself. */
-template <int D>
+template <int D, bool SHARED>
 __global__ void __launch_bounds__(COMBINE_THREADS)
     combine_few(const __grid_constant__ params p, uint32_t rows, const __grid_constant__ shared_results shared) {
     constexpr int LANES = D / 4;
@@ -121,14 +125,14 @@ __global__ void __launch_bounds__(COMBINE_THREADS)
     spread s;
     ptx::let_next_start();
     ptx::wait_for_earlier();
-    if (!find_spread<D>(p, shared, blockIdx.x, row, rows, &s)) return;
+    if (!find_spread<D, SHARED>(p, shared, blockIdx.x, row, rows, &s)) return;
     float most = NO_SCORE, sum = 0.0f;
 #pragma unroll 4
-    for (int i = 0; i < s.n; i++) most = fmaxf(most, p.stats[spread_row(p, s, i, row) * 2]);
+    for (int i = 0; i < s.n; i++) most = fmaxf(most, p.stats[spread_row<SHARED>(p, s, i, row) * 2]);
     float4 acc = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll 4
     for (int i = 0; i < s.n; i++) {
-        const uint64_t at = spread_row(p, s, i, row);
+        const uint64_t at = spread_row<SHARED>(p, s, i, row);
         const float2 stat = *(const float2 *)(p.stats + at * 2);
         const float4 x = *(const float4 *)(p.partial + at * D + d);
         const float f = ptx::exp2(stat.x - most);
@@ -139,24 +143,24 @@ __global__ void __launch_bounds__(COMBINE_THREADS)
 }
 
 /* Many shares a pair: 64 channels of one row a CTA; sixteen teams of sixteen threads take turns on the shares. */
-template <int D>
+template <int D, bool SHARED>
 __global__ void __launch_bounds__(COMBINE_THREADS)
     combine_many(const __grid_constant__ params p, uint32_t rows, const __grid_constant__ shared_results shared) {
-    constexpr int LANES = 16, TEAMS = COMBINE_THREADS / LANES,
-                  TURNS = (MAX_RESULTS + COMBINE_THREADS - 1) / COMBINE_THREADS;
-    __shared__ float weight[MAX_RESULTS], red[2][COMBINE_THREADS / 32];
+    constexpr int LANES = 16, TEAMS = COMBINE_THREADS / LANES, MOST = SHARED ? MAX_RESULTS : MAX_CTAS,
+                  TURNS = (MOST + COMBINE_THREADS - 1) / COMBINE_THREADS;
+    __shared__ float weight[MOST], red[2][COMBINE_THREADS / 32];
     __shared__ float4 sums[TEAMS][LANES];
     spread s;
     ptx::let_next_start();
     ptx::wait_for_earlier();
-    if (!find_spread<D>(p, shared, blockIdx.x, blockIdx.y, rows, &s)) return;
+    if (!find_spread<D, SHARED>(p, shared, blockIdx.x, blockIdx.y, rows, &s)) return;
     const int t = threadIdx.x, lane = t % LANES, team = t / LANES, d = blockIdx.z * 64 + lane * 4;
     float2 mine[TURNS];
     float most = NO_SCORE, sum = 0.0f;
 #pragma unroll
     for (int k = 0; k < TURNS; k++)
         if (const int i = t + k * COMBINE_THREADS; i < s.n) {
-            mine[k] = *(const float2 *)(p.stats + spread_row(p, s, i, blockIdx.y) * 2);
+            mine[k] = *(const float2 *)(p.stats + spread_row<SHARED>(p, s, i, blockIdx.y) * 2);
             most = fmaxf(most, mine[k].x);
         }
     most = over_cta<true>(most, red[0]);
@@ -170,7 +174,7 @@ __global__ void __launch_bounds__(COMBINE_THREADS)
     float4 acc = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll 8
     for (int i = team; i < s.n; i += TEAMS) {
-        const float4 x = *(const float4 *)(p.partial + spread_row(p, s, i, blockIdx.y) * D + d);
+        const float4 x = *(const float4 *)(p.partial + spread_row<SHARED>(p, s, i, blockIdx.y) * D + d);
         const float f = weight[i];
         acc.x += f * x.x, acc.y += f * x.y, acc.z += f * x.z, acc.w += f * x.w;
     }
@@ -425,7 +429,9 @@ static cudaError_t prepare(const void *kernel, int smem) {
 template <int D>
 static cudaError_t launch_combine(params p, const pass_plan &x, shared_results shared, cudaStream_t stream) {
     const bool many = x.grid / x.pairs + shared.pieces >= 16; /* partial results of a row, about */
-    const void *kernel = many ? (const void *)combine_many<D> : (const void *)combine_few<D>;
+    const void *kernel = shared.prefix ? many ? (const void *)combine_many<D, true> : (const void *)combine_few<D, true>
+                         : many ? (const void *)combine_many<D, false>
+                                       : (const void *)combine_few<D, false>;
     constexpr uint32_t rows_a_cta = COMBINE_THREADS / (D / 4);
     const dim3 grid =
         many ? dim3(x.pairs, x.rows_kept, D / 64) : dim3(x.pairs, (x.rows_kept + rows_a_cta - 1) / rows_a_cta);

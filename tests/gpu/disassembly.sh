@@ -4,6 +4,7 @@
 #   - a fault of ptxas of CUDA 13.0: an asynchronous copy (LDGSTS) that has lost its global address, an illegal instruction;
 #   - block and coded kernels without warpgroup products (HGMMA) or bulk copies (UTMALDG, UBLKCP).
 # Usage: sh tests/gpu/disassembly.sh FILE...   objects or archives; cuobjdump is $CUOBJDUMP or the one on the PATH.
+# cuobjdump calls nvdisasm. PyPI has both as programs of their own: nvidia-cuda-cuobjdump, nvidia-cuda-nvdisasm.
 # Exit: 0 nothing found, 1 something found, 77 no cuobjdump here
 set -u
 tool=${CUOBJDUMP:-cuobjdump}
