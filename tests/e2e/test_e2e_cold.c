@@ -19,6 +19,7 @@ struct host {
 };
 static struct host a, b;
 static struct redis server;
+static const char *writing = ""; /* more lines of [cold] */
 
 static bool connect_host(struct host *h) {
     h->scheduler = e2e_connect(&h->daemon, KVD_ROLE_ADMIN, "scheduler");
@@ -39,8 +40,8 @@ static bool open_hosts(struct e2e_setup setup) {
     server = (struct redis){ 0 };
     if (!redis_start(&server)) return false;
     snprintf(more, sizeof more,
-             "[host]\narena = 64MiB\nscrub = 0\n[cold]\naddress = unix:%s\nfind_time = 1s\ntimeout = 1s\n",
-             server.socket);
+             "[host]\narena = 64MiB\nscrub = 0\n[cold]\naddress = unix:%s\nfind_time = 1s\ntimeout = 1s\n%s",
+             server.socket, writing);
     setup.more = more;
     return e2e_daemon_start(&a.daemon, &setup) && connect_host(&a) && e2e_daemon_start(&b.daemon, &setup) &&
            connect_host(&b);
@@ -223,6 +224,45 @@ static void cold_3_killed_in_a_load(void) {
     close_hosts();
 }
 
+static bool has_some(void *before) { return redis_number(&server, "DBSIZE") > *(long long *)before; }
+
+static struct kvd_cold_tier cold_of(const struct host *h) {
+    struct kvd_cold_tier cold = { 0 };
+    KVT_EQ(kvd_describe_cold_tier(h->scheduler, &cold, NULL), KVD_OK);
+    return cold;
+}
+
+static bool has_checked(void *host) { return cold_of(host).checks > 0; }
+
+/* COLD-1, COLD-3: kvd is killed when it has begun to write, in the middle, and while the engine hangs. What is there is
+ * right, the next kvd writes the rest from the arena, and the other host has all of it. */
+static void cold_1_killed_in_a_write(void) {
+    writing = "buffer = 256KiB\nrate = 16MiB\n";
+    bool opened = open_hosts((struct e2e_setup){ 0 });
+    writing = "";
+    if (!KVT_TRUE(opened)) return;
+    for (uint32_t i = 0; i < 3; i++) {
+        uint64_t text = e2e_stream(20 + i, 5000, 0);
+        long long before = redis_number(&server, "DBSIZE");
+        if (i == 2) kill(server.pid, SIGSTOP);
+        compute(&a, text, 2000);
+        if (i == 1) KVT_TRUE(e2e_until(has_some, &before, 60 * E2E_SLOW, NULL));
+        disconnect_host(&a);
+        KVT_EQ_I(e2e_daemon_stop(&a.daemon, SIGKILL), -SIGKILL);
+        if (i == 2) kill(server.pid, SIGCONT);
+        if (!KVT_TRUE(e2e_daemon_restart(&a.daemon) && connect_host(&a))) return;
+        if (await_all(&b, text, 2000, true)) reproduce(&b, text, 2000);
+    }
+    KVT_EQ(kvd_check_cold_tier(a.scheduler, KVD_MAX_COLD_CHECK, NULL), KVD_OK);
+    KVT_TRUE(e2e_until(has_checked, &a, 60 * E2E_SLOW, NULL));
+    struct kvd_cold_tier cold = cold_of(&a);
+    KVT_EQ(cold.right_objects, cold.read_objects);
+    KVT_EQ(cold.wrong_objects, 0);
+    scene_audit(a.scheduler);
+    scene_audit(b.scheduler);
+    close_hosts();
+}
+
 static int load_alone(const char *socket) {
     const struct kvd_connect_options options = {
         .struct_size = sizeof options, .socket = socket, .role = KVD_ROLE_ADMIN, .name = "loader"
@@ -236,6 +276,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(cold_6_in_parts),
                                              KVT_CASE(cold_5_whatever_becomes_of_the_engine),
                                              KVT_CASE(cold_3_killed_in_a_load),
+                                             KVT_CASE(cold_1_killed_in_a_write),
                                              { 0 } };
     if (argc == 3 && strcmp(argv[1], "--load") == 0) return load_alone(argv[2]);
     return kvt_main("e2e_cold", cases, argc, argv);
