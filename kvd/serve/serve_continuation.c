@@ -58,7 +58,7 @@ static void begin_client_move(struct call *call, kvd_continuation continuation, 
     cold_tier_keep_copy(s);
     store_cont cont = tenant_change(call, continuation);
     int code = store_move_begin(s->store, cont, place, &begun, &refusal);
-    if (code == STORE_E_BUSY && cold_tier_is_copying(s, cont)) {
+    if (code == STORE_E_BUSY && s->cold_copying.bits == cont.bits) {
         op->kind = PENDING_DEMOTE;
         op->demote.cont = cont;
         op->demote.to = place;

@@ -37,6 +37,7 @@ struct service {
     struct mover *mover;              /* copies between devices and arena; NULL: the arena has no bytes. Constant */
     struct scrub *scrub;              /* NULL: the arena is not read again. Constant */
     struct cold_tier *cold;           /* NULL: nothing is written to one. Constant */
+    store_cont cold_copying;          /* of which the cold tier's copy is on its way to the arena; or none */
     struct cold_reader *cold_reader;  /* NULL: there is no cold tier. Constant */
     struct store_recovered recovered; /* from the arena at the start. Constant */
     struct former_processes *former;  /* of the instance before; NULL: nobody is waited for */

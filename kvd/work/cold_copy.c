@@ -46,7 +46,10 @@ static enum cold_copy_state begin_move(struct service *s, struct cold_copy *copy
     };
     s->n_moves++;
     stage_submit(s, op, (struct store_transition){ true, move.bits }, NULL, 0, NULL);
-    if (!move_advance(s, op, &status, why, sizeof why)) return COLD_COPY_RUNNING;
+    if (!move_advance(s, op, &status, why, sizeof why)) {
+        s->cold_copying = copy->cont;
+        return COLD_COPY_RUNNING;
+    }
     pending_free(s, op);
     return status == KVD_OK ? COLD_COPY_THERE : COLD_COPY_REFUSED;
 }

@@ -285,11 +285,8 @@ void cold_tier_keep_copy(struct service *s) {
     if (s->cold) s->cold->copy.kept = true;
 }
 
-bool cold_tier_is_copying(const struct service *s, store_cont cont) {
-    return s->cold && s->cold->copy.state == COLD_COPY_RUNNING && s->cold->copy.cont.bits == cont.bits;
-}
-
 void cold_tier_copied(struct service *s, bool done) {
+    s->cold_copying = (store_cont){ 0 };
     if (s->cold) cold_copy_ended(&s->cold->copy, done);
 }
 

@@ -47,8 +47,6 @@ void cold_tier_stats(const struct service *service, struct cold_stats *ret_stats
 void cold_tier_retained(struct service *service, store_cont cont);
 /* Something goes to the arena that may count on what is there: no copy is given back. Under the core mutex. */
 void cold_tier_keep_copy(struct service *service);
-/* Whether it is just copying this one to the arena, to write it from there. Under the core mutex. */
-bool cold_tier_is_copying(const struct service *service, store_cont cont);
 /* The move of its copy has ended. Under the core mutex. */
 void cold_tier_copied(struct service *service, bool done);
 /* Begins a check, or adds to the one that has not begun; it reads so many objects back. Under the core mutex. False:

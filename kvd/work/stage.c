@@ -7,7 +7,6 @@
  */
 #include <string.h>
 
-#include "cold_tier.h"
 #include "core.h"
 #include "log.h"
 #include "request.h"
@@ -213,7 +212,7 @@ bool demote_begin_late(struct service *s, struct pending *op, enum kvd_status *r
                        size_t why_bytes) {
     struct store_refusal refusal = { 0 };
     int code = store_move_begin(s->store, op->demote.cont, op->demote.to, &op->move, &refusal);
-    if (code == STORE_E_BUSY && cold_tier_is_copying(s, op->demote.cont)) {
+    if (code == STORE_E_BUSY && s->cold_copying.bits == op->demote.cont.bits) {
         pending_wait(s, op);
         return false;
     }
