@@ -150,8 +150,8 @@ static enum kvd_status map_region(struct kvd_store *store, const struct kvd_regi
                            (unsigned long long)region->bytes, (unsigned long long)least_bytes);
     }
     if (region->kind == DEVICE_EXPORT_FD) {
-        enum kvd_status status =
-            fds_fetch(&store->fds, &store->info, region->fd_index, client_deadline(store->client), &exported.fd, error);
+        enum kvd_status status = fds_fetch(&store->fds, store->info.fd_socket, region->fd_index,
+                                           client_deadline(store->client), &exported.fd, error);
         if (status != KVD_OK) return status;
     }
     int rc = device_import(&exported, device_uuid, read_only, ret_import, why, sizeof why);
@@ -233,8 +233,9 @@ enum kvd_status kvd_attach(kvd_client *c, uint32_t rank, const uint8_t *device_u
     store->pid = getpid();
     store->rank = rank;
     store->client = c;
-    store->fds = (struct fds)FDS_NONE;
+    store->fds.socket = -1;
     enum kvd_status status = kvd_describe(c, &store->info, error);
+    store->fds.token = store->info.fd_token;
     if (status == KVD_OK) status = check_pools(&store->info, error);
     if (status == KVD_OK) status = check_digest(&store->info, error);
     if (status == KVD_OK && rank >= store->info.pool[0].n_ranks) {

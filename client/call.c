@@ -77,11 +77,22 @@ static struct pending_call *find_left(struct kvd_client *c, struct pending_call 
     return found;
 }
 
-/* Waits until a request may be sent. */
-static enum kvd_status take_turn(struct kvd_client *c, uint64_t deadline_ns, struct kvd_error *error) {
+/* Nobody reads a stream without calls, and a call that finds it lost resumes the session. The stream of a ring is read
+ * always, and its loss is known before the next call, which is to find the same. */
+static bool lost_between_calls(const struct client_link *link) {
+    return link->lost && link->open && !link->watched && transport_has_ring(link->transport);
+}
+
+/* Waits until a request may be sent. last: of this session. */
+static enum kvd_status take_turn(struct kvd_client *c, bool last, uint64_t deadline_ns, struct kvd_error *error) {
     for (;;) {
         if (c->dead) return client_fail(error, KVD_ABORTED, "%s", c->why_dead);
-        if (!c->sending && !c->resuming) break;
+        if (!c->sending && !c->resuming) {
+            if (last || !lost_between_calls(c->link)) break;
+            enum kvd_status status = client_resume(c, deadline_ns, error);
+            if (status != KVD_OK) return status;
+            continue;
+        }
         if (!client_wait(c, &c->turn, deadline_ns))
             return client_fail(error, KVD_DEADLINE_EXCEEDED,
                                "other requests filled the connection to kvd at %s; nothing was sent", c->path);
@@ -168,7 +179,7 @@ static enum kvd_status start_locked(struct kvd_client *c, struct msg_request *re
     enum kvd_status status;
     int room;
     do {
-        if ((status = take_turn(c, deadline_ns, error)) != KVD_OK) return status;
+        if ((status = take_turn(c, request->type == FRAME_GOODBYE, deadline_ns, error)) != KVD_OK) return status;
         room = call_mutates(request->type) ? wait_for_window(c, deadline_ns) : 0;
     } while (room > 0);
     if (keeper == CALL_TICKET) client_watch(c, true);

@@ -46,8 +46,13 @@ void client_watch(struct kvd_client *c, bool always) {
     struct client_link *link = c->link;
     c->watching = c->watching || always;
     if (!link || !link->open || link->lost || link->watched || c->reader == link->number) return;
-    link->watched = true;
-    transport_watch(link->transport);
+    link->watched = transport_watch(link->transport);
+}
+
+void client_watch_events(struct kvd_client *c) {
+    struct client_link *link = c->link;
+    c->watching_events = true;
+    if (!link || !link->open || !transport_has_ring(link->transport)) client_watch(c, false);
 }
 
 /* ---- small public ones ---------------------------------------------------------------------------------- */

@@ -30,6 +30,7 @@
  * passes the reading on when it has its own. So an answer wakes its caller directly, and an idle client does not read.
  * Where frames may come that no caller waits for, threads of the transport read instead (watching), for the rest of
  * that connection: for a client that uses its descriptor, events or tickets, and after an answer that came too late.
+ * Where there is a ring, threads of the transport read the stream in any case, and all this is about the ring.
  *
  * Lock order: client->lock, then the transport's. client->lock is never held over a transport call that waits, since
  * that may wait for the sink, which takes it.
@@ -97,7 +98,8 @@ struct kvd_client {
     struct client_link *link; /* NULL only before the first connection */
     uint64_t n_links, reader; /* reader: number of the connection that a caller reads; 0 = none */
     uint32_t n_waiting;       /* calls with .waiting */
-    bool watching;            /* every connection is watched */
+    bool watching;            /* every connection is watched, */
+    bool watching_events;     /* every one without a ring is */
     bool dead;                /* the session is gone for good */
     char why_dead[KVD_MESSAGE_BYTES];
 
@@ -140,6 +142,8 @@ bool client_wait(struct kvd_client *c, pthread_cond_t *cond, uint64_t deadline_n
 void client_update_fd(struct kvd_client *c);
 /* With the lock held: the connection is watched from now on, or when its reader leaves. always: later ones, too. */
 void client_watch(struct kvd_client *c, bool always);
+/* The same for events, of all connections: where there is a ring the stream, which has them, is read already. */
+void client_watch_events(struct kvd_client *c);
 
 /* ---- pending.c ----------------------------------------------------------------------------------------- */
 bool call_mutates(uint16_t type);

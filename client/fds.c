@@ -10,12 +10,12 @@
 
 #include "fd_message.h"
 
-static enum kvd_status fail_socket(const struct kvd_store_info *info, struct kvd_error *error) {
+static enum kvd_status fail_socket(const char *path, struct kvd_error *error) {
     if (errno == EAGAIN)
         return client_fail(error, KVD_DEADLINE_EXCEEDED, "kvd did not answer at the socket of descriptors %s in time",
-                           info->fd_socket);
+                           path);
     return client_fail(error, errno == EACCES || errno == EPERM ? KVD_PERMISSION_DENIED : KVD_UNAVAILABLE,
-                       "the socket of descriptors %s cannot be used: %s", info->fd_socket, strerror(errno));
+                       "the socket of descriptors %s cannot be used: %s", path, strerror(errno));
 }
 
 /* ---- until the deadline, whatever signals come: false, with errno EAGAIN once it has passed ------------------- */
@@ -56,16 +56,14 @@ static bool receive_answer(int socket, struct msghdr *message, size_t *ret_bytes
 
 /* ---- the exchange --------------------------------------------------------------------------------------------- */
 
-static enum kvd_status open_socket(struct fds *fds, const struct kvd_store_info *info, uint64_t deadline_ns,
-                                   struct kvd_error *error) {
+static enum kvd_status open_socket(struct fds *fds, const char *path, uint64_t deadline_ns, struct kvd_error *error) {
     struct sockaddr_un to = { .sun_family = AF_UNIX };
-    if (!info->fd_socket[0] || strlen(info->fd_socket) >= sizeof to.sun_path)
+    if (!path[0] || strlen(path) >= sizeof to.sun_path)
         return client_fail(error, KVD_PERMISSION_DENIED, "kvd shows this session no descriptors: attach as a worker");
-    memcpy(to.sun_path, info->fd_socket, strlen(info->fd_socket));
-    fds->token = info->fd_token;
+    memcpy(to.sun_path, path, strlen(path));
     fds->socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (fds->socket >= 0 && connect_to(fds->socket, &to, deadline_ns)) return KVD_OK;
-    enum kvd_status status = fail_socket(info, error);
+    enum kvd_status status = fail_socket(path, error);
     fds_close(fds);
     return status;
 }
@@ -78,8 +76,8 @@ static int received_fd(struct msghdr *message) {
     return fd;
 }
 
-enum kvd_status fds_fetch(struct fds *fds, const struct kvd_store_info *info, uint32_t fd_index, uint64_t deadline_ns,
-                          int *ret_fd, struct kvd_error *error) {
+enum kvd_status fds_fetch(struct fds *fds, const char *path, uint32_t fd_index, uint64_t deadline_ns, int *ret_fd,
+                          struct kvd_error *error) {
     union fd_control control = { 0 };
     struct fd_answer answer = { 0 };
     struct iovec part = { .iov_base = &answer, .iov_len = sizeof answer - 1 };
@@ -87,15 +85,15 @@ enum kvd_status fds_fetch(struct fds *fds, const struct kvd_store_info *info, ui
         .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes
     };
     size_t n;
-    enum kvd_status status = fds->socket < 0 ? open_socket(fds, info, deadline_ns, error) : KVD_OK;
+    enum kvd_status status = fds->socket < 0 ? open_socket(fds, path, deadline_ns, error) : KVD_OK;
     if (status != KVD_OK) return status;
     struct fd_request request = { .token = fds->token, .fd_index = fd_index };
-    if (!send_request(fds->socket, &request, deadline_ns)) return fail_socket(info, error);
+    if (!send_request(fds->socket, &request, deadline_ns)) return fail_socket(path, error);
     fds->token = 0; /* it has been used */
-    if (!receive_answer(fds->socket, &message, &n, deadline_ns)) return fail_socket(info, error);
+    if (!receive_answer(fds->socket, &message, &n, deadline_ns)) return fail_socket(path, error);
     if (!n)
         return client_fail(error, KVD_UNAVAILABLE,
-                           "kvd closed its socket of descriptors %s before the answer: attach again", info->fd_socket);
+                           "kvd closed its socket of descriptors %s before the answer: attach again", path);
     int fd = received_fd(&message);
     if (fd < 0 && (message.msg_flags & MSG_CTRUNC))
         return client_fail(error, KVD_RESOURCE_EXHAUSTED,
@@ -104,7 +102,7 @@ enum kvd_status fds_fetch(struct fds *fds, const struct kvd_store_info *info, ui
         (answer.status == KVD_OK) != (fd >= 0)) {
         if (fd >= 0) close(fd);
         return client_fail(error, KVD_UNAVAILABLE, "the socket of descriptors %s answers out of turn: is it kvd's?",
-                           info->fd_socket);
+                           path);
     }
     if (answer.status != KVD_OK) return client_fail(error, (enum kvd_status)answer.status, "%s", answer.message);
     *ret_fd = fd;

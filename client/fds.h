@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Regions that kvd hands over as file descriptors, fetched from the socket that StoreInfo names (proto/PROTOCOL.md).
+ * Regions that kvd hands over as file descriptors, and the two of a ring, fetched from the socket that kvd names
+ * (proto/PROTOCOL.md).
  */
 #ifndef KVD_CLIENT_FDS_H
 #define KVD_CLIENT_FDS_H
@@ -8,16 +9,13 @@
 #include "client.h"
 
 struct fds {
-    int socket; /* -1: not connected */
-    uint64_t token;
+    int socket;     /* -1: not connected */
+    uint64_t token; /* for the next request; 0: an earlier one has opened the connection */
 };
 
-#define FDS_NONE                                                                                                       \
-    { -1, 0 }
-
-/* One descriptor, the caller's. Connects on the first call. */
-enum kvd_status fds_fetch(struct fds *fds, const struct kvd_store_info *info, uint32_t fd_index, uint64_t deadline_ns,
-                          int *ret_fd, struct kvd_error *error);
+/* One descriptor, the caller's, from the socket at path. Connects on the first call. */
+enum kvd_status fds_fetch(struct fds *fds, const char *path, uint32_t fd_index, uint64_t deadline_ns, int *ret_fd,
+                          struct kvd_error *error);
 void fds_close(struct fds *fds);
 
 #endif

@@ -112,7 +112,6 @@ enum kvd_status client_link_open(struct kvd_client *c, struct client_link *link,
     case 0:
         pthread_mutex_lock(&c->lock);
         link->open = true;
-        if (c->watching) client_watch(c, true);
         pthread_mutex_unlock(&c->lock);
         return KVD_OK;
     case TRANSPORT_E_PATH: return client_fail(error, KVD_INVALID_ARGUMENT, "%s", why);

@@ -162,7 +162,7 @@ void client_lost(struct kvd_client *c, const char *why) {
             pthread_cond_signal(&call->changed);
         }
     }
-    if (c->reader == c->link->number) transport_interrupt(c->link->transport);
+    if (c->reader == c->link->number || c->sending) transport_interrupt(c->link->transport);
     pthread_cond_broadcast(&c->turn);
     pthread_cond_broadcast(&c->event_came);
     client_update_fd(c);

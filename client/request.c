@@ -348,7 +348,7 @@ enum kvd_status kvd_subscribe(kvd_client *c, uint32_t mask, struct kvd_error *er
     enum kvd_status status = client_guard(c, error);
     if (status != KVD_OK) return status;
     pthread_mutex_lock(&c->lock);
-    client_watch(c, true);
+    client_watch_events(c);
     pthread_mutex_unlock(&c->lock);
     status = run_simple(c, &request, error);
     if (status != KVD_OK) return status;
@@ -360,7 +360,7 @@ enum kvd_status kvd_subscribe(kvd_client *c, uint32_t mask, struct kvd_error *er
 
 static enum kvd_status take_event(struct kvd_client *c, uint64_t deadline_ns, struct kvd_event *ret_event,
                                   struct kvd_error *error) {
-    client_watch(c, true);
+    client_watch_events(c);
     while (c->event_count == 0) {
         if (c->dead) return client_fail(error, KVD_ABORTED, "%s", c->why_dead);
         if (c->link->lost) {

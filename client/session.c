@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "client.h"
+#include "fds.h"
 
 /* ---- a request of the library's own ------------------------------------------------------------------ */
 
@@ -46,6 +47,30 @@ static enum kvd_status say_hello(struct kvd_client *c, uint64_t deadline_ns, str
     enum kvd_status status = exchange_alone(c, &request, deadline_ns, &reply, error);
     if (status == KVD_OK) *ret_hello = reply.u.hello;
     return status;
+}
+
+/* ---- the ring --------------------------------------------------------------------------------------------- */
+
+#define RING_PATIENCE_NS UINT64_C(2000000000)
+
+/* Those who are in a hurry get the connection's shared segment. Whatever fails, the socket serves as well. The lock is
+ * not held, and nobody sends or reads. */
+static void open_ring(struct kvd_client *c, const struct kvd_hello_reply *hello, uint64_t deadline_ns) {
+    struct msg_request request = { .type = FRAME_OPEN_RING };
+    struct msg_reply reply;
+    const struct kvd_ring_info *info = &reply.u.ring;
+    int segment = -1, doorbell = -1;
+    if (!hello->ring || (c->hello.role != KVD_ROLE_WORKER && c->hello.role != KVD_ROLE_SCHEDULER)) return;
+    uint64_t most = clock_ns() + RING_PATIENCE_NS;
+    if (deadline_ns > most) deadline_ns = most;
+    if (exchange_alone(c, &request, deadline_ns, &reply, NULL) != KVD_OK) return;
+    struct fds fds = { -1, info->fd_token };
+    enum kvd_status status = fds_fetch(&fds, info->fd_socket, info->segment_index, deadline_ns, &segment, NULL);
+    fds.token = info->fd_token; /* of a ring every request carries it */
+    if (status == KVD_OK) status = fds_fetch(&fds, info->fd_socket, info->doorbell_index, deadline_ns, &doorbell, NULL);
+    fds_close(&fds);
+    if (status == KVD_OK) transport_use_ring(c->link->transport, segment, doorbell, c->epoch);
+    else if (segment >= 0) close(segment);
 }
 
 /* ---- connecting ----------------------------------------------------------------------------------------- */
@@ -121,6 +146,7 @@ enum kvd_status kvd_connect(const struct kvd_connect_options *o, kvd_client **re
     c->secret = hello.secret;
     c->epoch = hello.epoch;
     c->next_sequence = hello.last_sequence + 1;
+    open_ring(c, &hello, deadline_ns);
     *ret_client = c;
     return KVD_OK;
 }
@@ -252,7 +278,10 @@ static enum kvd_status resume_now(struct kvd_client *c, struct client_link *link
     enum kvd_status status = client_link_open(c, link, deadline_ns, &refusal);
     bool open = status == KVD_OK;
     if (open) status = say_hello(c, deadline_ns, &hello, &refusal);
+    if (open && status == KVD_OK && hello.epoch == c->epoch) open_ring(c, &hello, deadline_ns);
     pthread_mutex_lock(&c->lock);
+    if (open && c->watching) client_watch(c, true);
+    if (open && c->watching_events) client_watch_events(c);
     status = open ? judge_hello(c, status, &hello, &refusal, error) : client_fail(error, status, "%s", refusal.message);
 
     struct pending_call **calls = NULL;

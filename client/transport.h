@@ -7,9 +7,10 @@
  * thread first; or, after transport_watch, threads of the transport, whether anybody waits or not.
  *
  * Threads: transport_send is called by one thread at a time (the caller holds a turn), and one at most reads; the sink
- * is called by whoever reads, one call at a time. transport_close waits for a running sink call and for a reader, and
- * must not be called from one. After fork() nothing here may be called in the child but transport_forked and
- * transport_forget: nng ends a child that touches it.
+ * is called by whoever reads, one call at a time, or, where there is a ring, by the reader of the ring and that of the
+ * stream beside each other: frames of the ring may then come after the loss was told. transport_close waits for a
+ * running sink call and for a reader, and must not be called from one. After fork() nothing here may be called in the
+ * child but transport_forked and transport_forget: nng ends a child that touches it.
  */
 #ifndef KVD_CLIENT_TRANSPORT_H
 #define KVD_CLIENT_TRANSPORT_H
@@ -63,8 +64,15 @@ int transport_end_read(struct transport *transport);
 /* Gives the connection up for readers: one that waits returns. Does not wait. */
 void transport_interrupt(struct transport *transport);
 
-/* From now on threads of the transport read, to the connection's end. Once, while nobody reads; does not wait. */
-void transport_watch(struct transport *transport);
+/* From now on threads of the transport read, to the connection's end. Once, while nobody reads; does not wait. False:
+ * no thread is to be had, and readers read on for themselves. */
+bool transport_watch(struct transport *transport);
+
+/* From now on frames go and come through kvd's shared segment (shared_ring.h), and threads of the transport read the
+ * stream, for the rest and for the end of kvd. Once, while nobody sends or reads. Takes both descriptors over. False:
+ * it is no such segment; the stream is used as before. */
+bool transport_use_ring(struct transport *transport, int segment_fd, int doorbell_fd, uint64_t epoch);
+bool transport_has_ring(struct transport *transport);
 
 /* Closes and frees; no sink call after it. NULL is fine. */
 void transport_close(struct transport *transport);

@@ -29,6 +29,7 @@
 #include <unistd.h>
 
 #include "nng_start.h"
+#include "shared_ring.h"
 
 #define INBOX (2 * FRAME_LIMIT)
 
@@ -44,6 +45,10 @@ struct transport {
     uint64_t deadline_ns; /* while reading */
     bool guarded;         /* the guard is set, to: */
     uint64_t guarded_ns;
+
+    bool watched, threaded;
+    struct shared_ring *ring; /* NULL: frames go over the stream */
+    pthread_t ring_reader;    /* where threaded */
 
     size_t filled; /* bytes in inbox; of the one who reads */
     uint8_t inbox[INBOX];
@@ -113,10 +118,54 @@ static void receive_done(void *arg) {
     pthread_mutex_unlock(&t->lock);
 }
 
-void transport_watch(struct transport *t) {
+/* ---- the ring ----------------------------------------------------------------------------------- */
+
+static void *read_ring(void *argument) {
+    struct transport *t = argument;
+    while (!shared_ring_read(t->ring, &t->sink, TRANSPORT_NEVER)) continue;
+    return NULL;
+}
+
+/* With the lock held: a thread that takes no signals. */
+static bool start_ring_reader(struct transport *t) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    t->threaded = !pthread_create(&t->ring_reader, NULL, read_ring, t);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return t->threaded;
+}
+
+bool transport_use_ring(struct transport *t, int segment_fd, int doorbell_fd, uint64_t epoch) {
+    struct shared_ring *ring = shared_ring_open(segment_fd, doorbell_fd, epoch);
+    if (!ring) return false;
     pthread_mutex_lock(&t->lock);
-    if (!t->closed) post_receive(t, t->recv_aio);
+    t->ring = ring;
+    bool used = !t->closed && (!t->watched || start_ring_reader(t));
+    if (used && !t->watched) post_receive(t, t->recv_aio);
+    if (!used) t->ring = NULL;
     pthread_mutex_unlock(&t->lock);
+    if (!used) shared_ring_close(ring);
+    return used;
+}
+
+bool transport_has_ring(struct transport *t) {
+    pthread_mutex_lock(&t->lock);
+    bool has = t->ring != NULL;
+    pthread_mutex_unlock(&t->lock);
+    return has;
+}
+
+/* ---- watching ----------------------------------------------------------------------------------- */
+
+bool transport_watch(struct transport *t) {
+    pthread_mutex_lock(&t->lock);
+    bool watched = true;
+    if (!t->closed && t->ring) watched = start_ring_reader(t);
+    else if (!t->closed) post_receive(t, t->recv_aio);
+    t->watched = watched;
+    pthread_mutex_unlock(&t->lock);
+    return watched;
 }
 
 /* ---- reading for oneself --------------------------------------------------------------------------- */
@@ -146,6 +195,8 @@ bool transport_begin_read(struct transport *t, uint64_t deadline_ns) {
     if (go) {
         t->reading = true;
         t->deadline_ns = deadline_ns;
+    }
+    if (go && !t->ring) {
         post_receive(t, t->read_aio);
         if (!t->guarded) set_guard(t);
         else if (deadline_ns < t->guarded_ns) nng_aio_cancel(t->guard);
@@ -154,11 +205,14 @@ bool transport_begin_read(struct transport *t, uint64_t deadline_ns) {
     return go;
 }
 
-int transport_end_read(struct transport *t) {
+static int read_stream(struct transport *t) {
     nng_aio_wait(t->read_aio);
-    int rc = 0;
-    if (nng_aio_result(t->read_aio) == NNG_ECANCELED) rc = TRANSPORT_E_TIMEOUT;
-    else if (!deliver_received(t, t->read_aio)) rc = TRANSPORT_E_LOST;
+    if (nng_aio_result(t->read_aio) == NNG_ECANCELED) return TRANSPORT_E_TIMEOUT;
+    return deliver_received(t, t->read_aio) ? 0 : TRANSPORT_E_LOST;
+}
+
+int transport_end_read(struct transport *t) {
+    int rc = t->ring ? shared_ring_read(t->ring, &t->sink, t->deadline_ns) : read_stream(t);
     pthread_mutex_lock(&t->lock);
     if (rc == TRANSPORT_E_TIMEOUT && (t->interrupted || t->closed)) rc = TRANSPORT_E_LOST;
     t->reading = false;
@@ -170,7 +224,8 @@ int transport_end_read(struct transport *t) {
 void transport_interrupt(struct transport *t) {
     pthread_mutex_lock(&t->lock);
     t->interrupted = true;
-    if (t->reading) nng_aio_cancel(t->read_aio);
+    if (t->ring) shared_ring_interrupt(t->ring);
+    else if (t->reading) nng_aio_cancel(t->read_aio);
     pthread_mutex_unlock(&t->lock);
 }
 
@@ -275,6 +330,11 @@ int transport_open(const char *path, const struct transport_sink *sink, uint64_t
 int transport_send(struct transport *t, const uint8_t *bytes, size_t n, uint64_t deadline_ns, size_t *ret_sent) {
     size_t sent = 0;
     int rc = 0;
+    if (t->ring) {
+        rc = shared_ring_send(t->ring, bytes, n, deadline_ns);
+        *ret_sent = rc ? 0 : n;
+        return rc;
+    }
     while (rc == 0 && sent < n) {
         nng_iov iov = { .iov_buf = (void *)(uintptr_t)(bytes + sent), .iov_len = n - sent };
         nng_aio_set_iov(t->send_aio, 1, &iov);
@@ -296,8 +356,10 @@ void transport_close(struct transport *t) {
     pthread_mutex_lock(&t->lock);
     t->closed = true;
     if (t->stream) nng_stream_close(t->stream); /* ends what is posted */
+    if (t->ring) shared_ring_interrupt(t->ring);
     while (t->reading) pthread_cond_wait(&t->left, &t->lock);
     pthread_mutex_unlock(&t->lock);
+    if (t->threaded) pthread_join(t->ring_reader, NULL);
     if (t->dialer) nng_stream_dialer_close(t->dialer);
     nng_aio *const aios[] = { t->read_aio, t->recv_aio, t->guard, t->send_aio };
     for (size_t i = 0; i < sizeof aios / sizeof *aios; i++)
@@ -306,9 +368,13 @@ void transport_close(struct transport *t) {
     if (t->dialer) nng_stream_dialer_free(t->dialer);
     for (size_t i = 0; i < sizeof aios / sizeof *aios; i++)
         if (aios[i]) nng_aio_free(aios[i]);
+    shared_ring_close(t->ring);
     pthread_cond_destroy(&t->left);
     pthread_mutex_destroy(&t->lock);
     free(t);
 }
 
-void transport_forget(struct transport *t) { free(t); }
+void transport_forget(struct transport *t) {
+    if (t) shared_ring_close(t->ring);
+    free(t);
+}

@@ -18,6 +18,8 @@
 #include "kvd_types.h"
 
 struct link;
+/* Numbers at the socket of descriptors, far from those of regions. */
+enum link_ring_fd { LINK_RING_SEGMENT = 1u << 16, LINK_RING_DOORBELL };
 struct link_ops {
     /* Queues a whole frame (copied). A reply is always taken, or the connection is closed; an event is refused (false)
      * while the reader is slow: service_link_drained then tells that it may be tried again. Called without the core
@@ -28,6 +30,9 @@ struct link_ops {
     /* The peer's supplementary groups, kept by the link; NULL: unknown. While a frame of the link is served, without
      * the core mutex. May be NULL where there are none. */
     const struct groups *(*groups)(struct link *link);
+    /* A duplicate of a descriptor of the link's ring, the caller's; -1: there is none, or no file is free. Any thread,
+     * possibly under the core mutex. NULL: links of this kind have no rings. */
+    int (*ring_fd)(struct link *link, enum link_ring_fd which);
 };
 
 /* As the kernel says. pidfd -1: no proof of death is to be had; such a peer gets no session. */
@@ -61,6 +66,8 @@ struct link {
     struct peer peer;    /* pidfd goes over to the session */
     /* under the core mutex */
     kvd_session_id session;
+    uint64_t ring_token, ring_epoch; /* for the socket of descriptors; token 0: no ring is wanted. Set once, while a
+                                        frame of the link is served: the transport then makes the ring. */
     uint32_t event_mask;
     struct event_ring *events; /* NULL before Subscribe */
     struct link *next_subscriber, *next_dirty;

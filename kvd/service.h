@@ -10,9 +10,8 @@
  *   1. the core mutex (struct service): store, sessions, groups, bundles, events. Held for bounded work without I/O.
  *   2. a connection's mutex (connection.c): its send queue. Never held while calling into the service.
  *   Leaves, taken with nothing else inside: the scratch list's mutex (service.c), the names that came before
- * (named_before.c), the listener's mutex (listener.c), the queue of checksums (checksum.c), the cold tier's figures
- * (cold_tier.c) and its engine's queue (cold_engine.c), the log's (log.c), under
- * any other.
+ * (named_before.c), the listener's mutex (listener.c), the rings' (rings.c), the queue of checksums (checksum.c), the
+ * cold tier's figures (cold_tier.c) and its engine's queue (cold_engine.c), the log's (log.c), under any other.
  */
 #ifndef KVD_SERVICE_H
 #define KVD_SERVICE_H
@@ -66,8 +65,8 @@ bool service_lost(struct service *service, char *why, size_t bytes);
 enum service_state { SERVICE_READY = 0, SERVICE_DRAINING, SERVICE_LOST };
 enum service_state service_state(struct service *service);
 
-/* Whether it has regions that are handed over the socket of descriptors, which then stands beside the control socket.
- */
+/* Whether it has regions or rings that are handed over the socket of descriptors, which then stands beside the control
+ * socket. */
 bool service_has_descriptors(const struct service *service);
 #define FDPASS_SUFFIX ".fd"
 /* For that socket: what a peer asks for with a token, or on a connection whose token was good. */
@@ -76,7 +75,8 @@ struct service_grant {
     kvd_session_id session; /* of the connection; set once a token was good */
     uint64_t pid, uid;      /* of the peer */
     uint32_t fd_index;
-    int fd; /* set: the service's own */
+    int fd;     /* set: the service's own, or */
+    bool owned; /* set: a duplicate, the caller's */
 };
 /* enum kvd_status; why unless OK. */
 uint32_t service_grant_fd(struct service *service, struct service_grant *grant, char *why, size_t bytes);

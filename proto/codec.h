@@ -105,6 +105,7 @@ struct msg_reply {
     uint64_t next_sequence; /* the number that the session expects next; 0: there is no session */
     union {
         struct kvd_hello_reply hello;
+        struct kvd_ring_info ring; /* OpenRing */
         struct kvd_store_info *store;
         struct {
             uint32_t n, total;

@@ -303,8 +303,20 @@ static const struct codec_field hello_fields[] = {
     U32(protocol, u.hello.protocol),
     NAME(store, u.hello.store),
     TEXT(server, u.hello.server),
+    BOOL(ring, u.hello.ring),
 };
 static const struct codec_map hello_map = CODEC_TABLE(kvd__v1__hello_reply__descriptor, hello_fields);
+#undef PB
+
+#define PB Kvd__V1__OpenRingReply
+static const struct codec_field ring_fields[] = {
+    HEADER,
+    TEXT(fd_socket, u.ring.fd_socket),
+    U64(fd_token, u.ring.fd_token),
+    U32(segment_index, u.ring.segment_index),
+    U32(doorbell_index, u.ring.doorbell_index),
+};
+static const struct codec_map ring_map = CODEC_TABLE(kvd__v1__open_ring_reply__descriptor, ring_fields);
 #undef PB
 
 #define PB Kvd__V1__DescribeStoreReply

@@ -127,6 +127,14 @@ struct kvd_hello_reply {
     uint32_t protocol;
     char store[KVD_NAME_BYTES];
     char server[KVD_NAME_BYTES]; /* version */
+    bool ring;                   /* OpenRing gives this connection a shared segment */
+};
+
+/* ---- OpenRing ----------------------------------------------------------------------------------- */
+struct kvd_ring_info {
+    char fd_socket[108]; /* path of the socket of descriptors */
+    uint64_t fd_token;   /* for one connection there */
+    uint32_t segment_index, doorbell_index;
 };
 
 /* ---- DescribeStore ------------------------------------------------------------------------------ */

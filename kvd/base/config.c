@@ -92,6 +92,10 @@ static const struct key keys[] = {
     { "kvd", "group", KEY_NAME, FIELD(group), 0, 0, "", NULL, "Group of the sockets. Empty: the daemon's own group." },
     { "kvd", "socket_mode", KEY_MODE, FIELD(socket_mode), 0, 0777, "0660", NULL, "Permissions of the socket (octal)." },
     { "kvd", "log_level", KEY_TOKEN, FIELD(log_level), 0, 0, "info", levels, "How much goes to stderr." },
+    { "kvd", "ring", KEY_TOKEN, FIELD(ring), 0, 0, "yes", yes_no,
+      "yes: schedulers and workers may send requests through shared memory, 260 KiB a connection, which is faster "
+      "than\n"
+      "the socket. no: all go over the socket." },
 
     { "devices", "device.0", KEY_DEVICE, FIELD(device[0]), 0, 0, "host:0", NULL,
       "Devices in rank order: device.0, device.1, ... up to device.7, each host:N (shared memory, no GPU) or cuda:N.\n"

@@ -52,6 +52,7 @@ struct config {
     char group[KVD_NAME_BYTES]; /* "": leave the group as it is */
     uint32_t socket_mode;
     uint32_t log_level; /* enum log_level */
+    uint32_t ring;      /* 0, 1 */
     /* [devices] */
     uint32_t n_devices;
     struct config_device {

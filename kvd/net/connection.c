@@ -11,6 +11,7 @@
 #include "peer.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -161,6 +162,8 @@ static bool connection_post(struct link *link, const uint8_t *frame, size_t byte
     pthread_mutex_lock(&c->lock);
     if (event && unsent_bytes(c) + bytes > limit) {
         c->refused = true; /* the end of the send in flight tells when to try again */
+    } else if (!event && c->ring_use == RING_USED && !c->closing && ring_answer(c->ring, frame, bytes)) {
+        taken = true;
     } else if (!c->closing) {
         taken = unsent_bytes(c) + bytes <= 4 * limit && append_bytes(&c->pending, frame, bytes);
         close = !taken && !event;
@@ -195,6 +198,123 @@ static bool fit_frame(struct connection *c) {
 
 #define TURN_FRAMES 4u
 
+#define SHARE 16u                  /* of one CPU, while others ask, too */
+#define BURST_NS UINT64_C(2000000) /* at once */
+
+/* True: the connection has spent its share, and others were served since its turn before. */
+static bool charge_turn(struct connection *c, uint64_t begin_ns) {
+    uint64_t regained = (begin_ns - c->charged_ns) / SHARE, turn = atomic_fetch_add(&c->listener->turns, 1);
+    bool alone = turn == c->turn + 1;
+    c->spent_ns = (c->spent_ns > regained ? c->spent_ns - regained : 0) + clock_ns() - begin_ns;
+    c->charged_ns = begin_ns;
+    c->turn = turn;
+    return c->spent_ns > BURST_NS && !alone;
+}
+
+/* ---- the ring ----------------------------------------------------------------------------------- */
+
+static void tell_end(struct connection *c) {
+    service_link_closed(c->listener->service, &c->link);
+    link_unref(&c->link);
+}
+
+static void ring_gone(void *user) {
+    struct connection *c = user;
+    pthread_mutex_lock(&c->lock);
+    bool handed = c->handed;
+    c->leaving = true;
+    pthread_mutex_unlock(&c->lock);
+    if (!handed) tell_end(c);
+}
+
+/* In a thread of nng's. */
+static void on_handed(void *argument) {
+    struct connection *c = argument;
+    if (!service_serve(c->listener->service, &c->link, c->ring_frame, c->ring_bytes)) connection_close(c);
+    pthread_mutex_lock(&c->lock);
+    c->handed = false;
+    bool leaving = c->leaving;
+    pthread_mutex_unlock(&c->lock);
+    if (leaving) tell_end(c);
+}
+
+/* An audit goes on for long between its steps, and the other rings would wait. False: nng is ending. */
+static bool hand_on(struct connection *c) {
+    pthread_mutex_lock(&c->lock);
+    c->handed = true;
+    pthread_mutex_unlock(&c->lock);
+    if (nng_aio_begin(c->handing)) {
+        nng_aio_finish(c->handing, 0);
+        return true;
+    }
+    pthread_mutex_lock(&c->lock);
+    c->handed = false;
+    pthread_mutex_unlock(&c->lock);
+    return false;
+}
+
+/* Serves frames of the ring. False: close the connection. */
+static bool serve_ring(struct connection *c, bool *ret_handed) {
+    struct frame_head head;
+    int error = 0;
+    for (uint32_t n = 0; n < (c->greedy ? 1 : TURN_FRAMES); n++) {
+        if ((error = ring_read(&c->ring->requests, c->ring_frame, &c->ring_bytes))) break;
+        ring_wake(c->ring->segment); /* a sender may wait for the room */
+        (void)frame_head_read(c->ring_frame, FRAME_HEADER, &head);
+        if (head.type == FRAME_AUDIT) return *ret_handed = hand_on(c);
+        if (!service_serve(c->listener->service, &c->link, c->ring_frame, c->ring_bytes)) return false;
+    }
+    if (error == RING_E_BROKEN) listener_note_junk(c->listener, c);
+    return error != RING_E_BROKEN;
+}
+
+/* In the thread of the rings. While the client reads its answers neither in the ring nor on the stream, nothing is read
+ * from it. */
+static enum ring_turn ring_turn(void *user) {
+    struct connection *c = user;
+    if (!ring_has_bytes(&c->ring->requests)) return RING_NOTHING;
+    uint64_t begin_ns = clock_ns();
+    bool handed = false;
+    pthread_mutex_lock(&c->lock);
+    bool ready = c->ring_use != RING_GIVEN_UP && !c->closing && !c->handed &&
+                 unsent_bytes(c) <= atomic_load(&c->listener->queue_limit);
+    if (ready) c->ring_use = RING_USED;
+    pthread_mutex_unlock(&c->lock);
+    if (!ready) return RING_LATER;
+    bool fine = serve_ring(c, &handed), greedy = charge_turn(c, begin_ns);
+    pthread_mutex_lock(&c->lock);
+    c->greedy = greedy;
+    pthread_mutex_unlock(&c->lock);
+    if (!fine) connection_close(c);
+    return greedy || handed || !fine ? RING_LATER : RING_SERVED;
+}
+
+/* After a frame of the stream: the service may have promised a ring. Where it cannot be made the socket of descriptors
+ * says so. */
+static void make_ring(struct connection *c) {
+    if (!c->link.ring_token || c->ring_frame) return;
+    struct link_ring *ring = ring_new(c->link.ring_epoch);
+    c->ring_frame = malloc(FRAME_LIMIT);
+    if (!ring || !c->ring_frame || nng_aio_alloc(&c->handing, on_handed, c)) {
+        ring_free(ring);
+        return;
+    }
+    pthread_mutex_lock(&c->lock);
+    c->ring = ring;
+    c->ring_use = RING_OFFERED;
+    pthread_mutex_unlock(&c->lock);
+    atomic_fetch_add(&c->listener->n_rings, 1);
+    if (rings_add(c->listener->rings, ring, &(struct ring_owner){ ring_turn, ring_gone, c })) return;
+    atomic_fetch_sub(&c->listener->n_rings, 1);
+    pthread_mutex_lock(&c->lock);
+    c->ring = NULL;
+    c->ring_use = RING_ABSENT;
+    pthread_mutex_unlock(&c->lock);
+    ring_free(ring);
+}
+
+/* ---- the stream --------------------------------------------------------------------------------- */
+
 /* Serves whole frames of the buffer and keeps the rest. *ret_more, false before: a whole one is left. False: close the
  * connection. */
 static bool serve_frames(struct connection *c, bool *ret_more) {
@@ -205,6 +325,7 @@ static bool serve_frames(struct connection *c, bool *ret_more) {
         size_t bytes = (size_t)head.length + 4;
         if (bytes > c->in.n - at || (*ret_more = n == (c->greedy ? 1 : TURN_FRAMES))) break;
         if (!service_serve(c->listener->service, &c->link, c->in.bytes + at, bytes)) return false;
+        make_ring(c);
         at += bytes;
     }
     if (error == FRAME_E_LENGTH) {
@@ -219,25 +340,20 @@ static bool serve_frames(struct connection *c, bool *ret_more) {
     return fit_frame(c);
 }
 
-#define SHARE 16u                  /* of one CPU, while others ask, too */
-#define BURST_NS UINT64_C(2000000) /* at once */
-
-/* True: the connection has spent its share, and others were served since its turn before. */
-static bool charge_turn(struct connection *c, uint64_t begin_ns) {
-    uint64_t regained = (begin_ns - c->charged_ns) / SHARE, turn = atomic_fetch_add(&c->listener->turns, 1);
-    bool alone = turn == c->turn + 1;
-    c->spent_ns = (c->spent_ns > regained ? c->spent_ns - regained : 0) + clock_ns() - begin_ns;
-    c->charged_ns = begin_ns;
-    c->turn = turn;
-    return c->spent_ns > BURST_NS && !alone;
-}
-
 static void serve_turn(struct connection *c) {
     uint64_t begin_ns = clock_ns();
     bool more = false;
     pthread_mutex_lock(&c->lock);
-    c->corked = true; /* all answers to these frames leave in one send */
+    bool in_ring = c->ring_use == RING_USED;
+    if (c->ring_use == RING_OFFERED) c->ring_use = RING_GIVEN_UP;
+    c->corked = !in_ring; /* all answers to these frames leave in one send */
     pthread_mutex_unlock(&c->lock);
+    if (in_ring) {
+        listener_note_junk(c->listener, c);
+        connection_close(c);
+        connection_end(c);
+        return;
+    }
     bool fine = serve_frames(c, &more);
     pthread_mutex_lock(&c->lock);
     c->corked = false;
@@ -277,6 +393,15 @@ static void on_received(void *argument) {
 
 static void on_turn(void *argument) { serve_turn(argument); }
 
+static int connection_ring_fd(struct link *link, enum link_ring_fd which) {
+    struct connection *c = connection_of(link);
+    pthread_mutex_lock(&c->lock);
+    int fd = !c->ring ? -1 : which == LINK_RING_SEGMENT ? c->ring->segment_fd : c->ring->doorbell;
+    int copy = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    pthread_mutex_unlock(&c->lock);
+    return copy;
+}
+
 /* ---- life -------------------------------------------------------------------------------------- */
 
 static void close_link(struct link *link) { connection_close(connection_of(link)); }
@@ -292,9 +417,11 @@ static const struct groups *connection_groups(struct link *link) {
     return c->groups;
 }
 
-static const struct link_ops ops = {
-    .post = connection_post, .close = close_link, .release = connection_release, .groups = connection_groups
-};
+static const struct link_ops ops = { .post = connection_post,
+                                     .close = close_link,
+                                     .release = connection_release,
+                                     .groups = connection_groups,
+                                     .ring_fd = connection_ring_fd };
 
 void connection_close(struct connection *c) {
     pthread_mutex_lock(&c->lock);
@@ -310,8 +437,8 @@ void connection_close(struct connection *c) {
 void connection_end(struct connection *c) {
     if (c->ended) return;
     c->ended = true;
-    service_link_closed(c->listener->service, &c->link);
-    link_unref(&c->link);
+    if (c->ring) rings_remove(c->listener->rings, c->ring);
+    else tell_end(c);
 }
 
 static bool identify_peer(nng_stream *stream, struct peer *ret_peer) {
@@ -375,11 +502,16 @@ void connection_free(struct connection *c) {
     if (c->turning) nng_aio_stop(c->turning);
     if (c->sending) nng_aio_stop(c->sending);
     if (c->at_once) nng_aio_stop(c->at_once);
+    if (c->handing) nng_aio_stop(c->handing);
     nng_stream_free(c->stream);
     nng_aio_free(c->receiving);
     nng_aio_free(c->turning);
     nng_aio_free(c->sending);
     nng_aio_free(c->at_once);
+    nng_aio_free(c->handing);
+    if (c->ring) atomic_fetch_sub(&c->listener->n_rings, 1);
+    ring_free(c->ring);
+    free(c->ring_frame);
     service_link_fini(&c->link);
     pthread_mutex_destroy(&c->lock);
     free(c->groups);

@@ -4,7 +4,8 @@
  *
  * Life: a connection is open while its receive chain runs. Whoever ends the chain tells the service and drops the open
  * reference. Sends in flight and the service hold references of their own. The last reference puts the connection on
- * the listener's list of dead ones.
+ * the listener's list of dead ones. Where there is a ring, the thread of the rings does the telling, when it has let go
+ * of the ring.
  */
 #ifndef KVD_CONNECTION_H
 #define KVD_CONNECTION_H
@@ -14,12 +15,21 @@
 
 #include "frame.h"
 #include "listener.h"
+#include "rings.h"
 #include "unix_socket.h"
 
 struct buffer {
     uint8_t *bytes;
     size_t n, capacity;
     bool answers; /* holds at least one answer, not only events */
+};
+
+/* Requests come on the stream, or all in the ring: the first frame decides. So one thread at a time serves a link. */
+enum ring_use {
+    RING_ABSENT,
+    RING_OFFERED, /* nothing has come yet, on the stream or in the ring */
+    RING_USED,    /* the stream has answers that the ring has no room for, and events */
+    RING_GIVEN_UP /* the client goes on on the stream */
 };
 
 struct connection {
@@ -42,23 +52,32 @@ struct connection {
         busy /* a send is in flight */, refused /* an event */;
     struct buffer pending, flight;
     size_t sent;
+    enum ring_use ring_use;
+    bool handed; /* a request of the ring is with a thread of nng's */
+    bool leaving /* the rings have let go of it */;
+    struct link_ring *ring; /* written by the receive chain, under the lock; NULL: none */
+    nng_aio *handing;
 
-    /* receive chain only */
+    /* whoever serves: the receive chain, or the rings where the ring is used */
     uint64_t spent_ns, charged_ns, turn; /* see charge_turn */
     struct groups *groups;               /* of the peer; read when somebody first asks */
     bool asked_groups;
     struct buffer in; /* n: bytes received; grows up to FRAME_LIMIT for a frame that needs it */
+
+    uint8_t *ring_frame; /* FRAME_LIMIT bytes, of whoever serves the ring; NULL: no ring */
+    size_t ring_bytes;
 };
 
 struct listener {
     struct service *service;
     nng_stream_listener *nng;
     nng_aio *accepting;
+    struct rings *rings; /* NULL: off */
     struct unix_socket name;
     int wake_fd;                /* a timer; nng's own keep a CPU busy for the last millisecond of a sleep */
     _Atomic size_t queue_limit; /* [limits] message_queue */
     _Atomic uint64_t handshake_timeout, stall_timeout;
-    _Atomic uint32_t limit;
+    _Atomic uint32_t limit, n_rings;
     _Atomic uint64_t accepted, turns;
 
     pthread_mutex_t lock; /* leaf: the three lists, count, the times */

@@ -159,6 +159,7 @@ static void serve_descriptor(struct fdpass *f, struct fd_connection *c) {
     answer.status = service_grant_fd(f->service, &grant, answer.message, sizeof answer.message);
     c->session = grant.session;
     send_answer(c, &answer, answer.status == KVD_OK ? grant.fd : -1);
+    if (grant.owned) close(grant.fd);
 }
 
 void fdpass_run(struct fdpass *f) {

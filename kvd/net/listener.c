@@ -45,7 +45,7 @@ static bool is_crowded(struct listener *l) {
     int lowest = fcntl(l->wake_fd, F_DUPFD_CLOEXEC, 0), second = fcntl(l->wake_fd, F_DUPFD_CLOEXEC, 0);
     if (lowest >= 0) close(lowest);
     if (second >= 0) close(second);
-    return second < 0 || second > (int)listener_files(atomic_load(&l->limit)) - FILES_SPARE;
+    return second < 0 || second > (int)listener_files(atomic_load(&l->limit), atomic_load(&l->n_rings)) - FILES_SPARE;
 }
 
 /* While files are short, peers wait in the backlog. The wait is bounded, because other files may be what fills the
@@ -102,6 +102,14 @@ static int publish_socket(struct listener *l, const struct config *c, char *err,
     return 0;
 }
 
+/* After nng's threads, which hang where one of them is missing. */
+static int start_rings(struct listener *l, const struct config *c, char *err, size_t err_bytes) {
+    if (!c->ring || (l->rings = rings_new())) return 0;
+    return complain_socket(err, err_bytes, c->socket, "shared segments",
+                           "no thread or no file is left to serve them; raise RLIMIT_NPROC (TasksMax=) and "
+                           "RLIMIT_NOFILE (LimitNOFILE=), or say ring = no in section [kvd]");
+}
+
 int listener_open(struct service *service, const struct config *config, struct listener **ret_listener, char *err,
                   size_t err_bytes) {
     char why[320];
@@ -115,7 +123,7 @@ int listener_open(struct service *service, const struct config *config, struct l
     listener_configure(l, config);
     int bad = l->wake_fd < 0 || nng_aio_alloc(&l->accepting, on_accepted, l);
     if (bad) complain_socket(err, err_bytes, config->socket, "open", "no memory or no files");
-    if (bad || publish_socket(l, config, err, err_bytes)) {
+    if (bad || publish_socket(l, config, err, err_bytes) || start_rings(l, config, err, err_bytes)) {
         listener_close(l);
         return 1;
     }
@@ -326,6 +334,7 @@ struct listener *listener_close(struct listener *l) {
         listener_run(l);
         service_run(l->service);
     }
+    rings_free(l->rings);
     nng_aio_free(l->accepting);
     if (l->nng) nng_stream_listener_free(l->nng);
     if (l->wake_fd >= 0) close(l->wake_fd);

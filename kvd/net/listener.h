@@ -17,8 +17,10 @@
 struct listener;
 
 /* File descriptors that the daemon may need for this many connections: a socket, a pidfd and a passed descriptor each,
- * and those of the daemon itself. */
-static inline uint32_t listener_files(uint32_t connections) { return 3 * connections + 128; }
+ * two for a ring, and those of the daemon itself. */
+static inline uint32_t listener_files(uint32_t connections, uint32_t rings) {
+    return 3 * connections + 2 * rings + 128;
+}
 
 /* Returns 0, or 1 with a sentence in err. */
 int listener_open(struct service *service, const struct config *config, struct listener **ret_listener, char *err,

@@ -43,18 +43,22 @@ static bool take_memory(struct call *call, size_t bytes) {
     return call->memory != NULL;
 }
 
+static bool draw_random(struct call *call) {
+    return getrandom(&call->random, sizeof call->random, 0) == sizeof call->random;
+}
+
 /* Reserves what a request needs beyond its struct. Without the lock. False: refused. */
 static bool call_reserve(struct call *call) {
     bool ok = true;
     switch (call->request.type) {
     case FRAME_HELLO:
         access_look(call);
-        ok = getrandom(&call->random, sizeof call->random, 0) == sizeof call->random;
+        ok = draw_random(call);
         break;
+    case FRAME_OPEN_RING: ok = draw_random(call); break;
     case FRAME_ROUND: ok = round_reserve(call); break;
     case FRAME_DESCRIBE_STORE:
-        ok = getrandom(&call->random, sizeof call->random, 0) == sizeof call->random &&
-             take_memory(call, sizeof(struct kvd_store_info));
+        ok = draw_random(call) && take_memory(call, sizeof(struct kvd_store_info));
         break;
     case FRAME_DESCRIBE_PLANES: ok = take_memory(call, KVD_MAX_LIST * sizeof(struct kvd_plane_info)); break;
     case FRAME_FIND: {

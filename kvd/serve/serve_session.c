@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Requests about sessions: Hello, Goodbye, Subscribe, groups, Fence, Yield, Drain.
+ * Requests about sessions: Hello, OpenRing, Goodbye, Subscribe, groups, Fence, Yield, Drain.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -48,6 +48,7 @@ static void welcome_session(struct call *call, struct session *session) {
     r->protocol = KVD_PROTOCOL_VERSION;
     memcpy(r->store, s->config.store, sizeof r->store);
     snprintf(r->server, sizeof r->server, "%s", KVD_VERSION);
+    r->ring = s->config.ring && call->link->ops->ring_fd;
 }
 
 /* The same process on a new connection. A child that was forked has another pid. */
@@ -158,6 +159,29 @@ void serve_goodbye(struct call *call) {
     session_end(call->service, call->session, true);
     atomic_store(&call->link->greeted, false);
     call->session = NULL; /* no window to record it in */
+}
+
+/* The ring itself is made once the core mutex is free, by the transport, before this answer leaves. */
+void serve_open_ring(struct call *call) {
+    struct link *link = call->link;
+    if (!call->service->config.ring || !link->ops->ring_fd) {
+        call_refuse(call, KVD_FAILED_PRECONDITION,
+                    "this kvd gives no shared segments (ring = in section [kvd]): go on over the socket");
+        return;
+    }
+    if (link->ring_token) {
+        call_refuse(call, KVD_FAILED_PRECONDITION,
+                    "this connection has asked for its ring already: a connection has one ring; go on over the socket, "
+                    "or connect anew");
+        return;
+    }
+    link->ring_token = call->random | 1;
+    link->ring_epoch = call->service->epoch;
+    call->reply.u.ring = (struct kvd_ring_info){ .fd_token = link->ring_token,
+                                                 .segment_index = LINK_RING_SEGMENT,
+                                                 .doorbell_index = LINK_RING_DOORBELL };
+    snprintf(call->reply.u.ring.fd_socket, sizeof call->reply.u.ring.fd_socket, "%s" FDPASS_SUFFIX,
+             call->service->config.socket);
 }
 
 void serve_subscribe(struct call *call) {

@@ -243,7 +243,7 @@ bool service_lost(struct service *s, char *why, size_t bytes) {
     return lost;
 }
 
-bool service_has_descriptors(const struct service *s) { return s->pools.has_descriptors; }
+bool service_has_descriptors(const struct service *s) { return s->pools.has_descriptors || s->config.ring; }
 
 enum service_state service_state(struct service *s) {
     pthread_mutex_lock(&s->lock);

@@ -190,6 +190,27 @@ static struct session *token_holder(struct service *s, uint64_t token) {
     return NULL;
 }
 
+static struct session *ring_holder(struct service *s, uint64_t token) {
+    for (uint32_t i = 0; token && i < s->config.sessions; i++) {
+        struct session *session = &s->sessions[i];
+        if (session->used && session->link && session->link->ring_token == token) return session;
+    }
+    return NULL;
+}
+
+/* A ring is memory of one connection, which nobody has to wait for: its process is not written down. Its token opens
+ * nothing else, and is good as long as the connection. */
+static enum kvd_status grant_ring(struct session *session, struct service_grant *g, char *why, size_t bytes) {
+    if (!session || session->fenced || session->peer.pid != g->pid || session->peer.uid != g->uid)
+        return deny_descriptor(why, bytes, KVD_PERMISSION_DENIED,
+                               "the token is not that of a ring of this process: ask by OpenRing");
+    g->fd = session->link->ops->ring_fd(session->link, (enum link_ring_fd)g->fd_index);
+    g->owned = g->fd >= 0;
+    if (g->owned) return KVD_OK;
+    return deny_descriptor(why, bytes, KVD_RESOURCE_EXHAUSTED,
+                           "no memory or no file is free for a ring: go on over the socket, or raise LimitNOFILE");
+}
+
 static enum kvd_status grant_descriptor(struct service *s, struct service_grant *g, uint64_t start_time, char *why,
                                         size_t bytes) {
     struct session *session = g->token ? token_holder(s, g->token) : session_find(s, g->session);
@@ -212,8 +233,10 @@ static enum kvd_status grant_descriptor(struct service *s, struct service_grant 
 
 uint32_t service_grant_fd(struct service *s, struct service_grant *g, char *why, size_t bytes) {
     uint64_t start_time = process_start_time(g->pid);
+    bool ring = g->fd_index == LINK_RING_SEGMENT || g->fd_index == LINK_RING_DOORBELL;
     pthread_mutex_lock(&s->lock);
-    enum kvd_status status = grant_descriptor(s, g, start_time, why, bytes);
+    enum kvd_status status =
+        ring ? grant_ring(ring_holder(s, g->token), g, why, bytes) : grant_descriptor(s, g, start_time, why, bytes);
     pthread_mutex_unlock(&s->lock);
     return (uint32_t)status;
 }

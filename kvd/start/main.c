@@ -131,7 +131,7 @@ static void make_prefix(const char *socket, char *prefix, size_t bytes) {
 
 static void raise_file_limit(const struct config *c) {
     struct rlimit limit;
-    rlim_t need = listener_files(c->connections);
+    rlim_t need = listener_files(c->connections, c->ring ? c->connections : 0);
     if (getrlimit(RLIMIT_NOFILE, &limit)) return;
     limit.rlim_cur = limit.rlim_max;
     if (setrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_max < need)

@@ -215,6 +215,7 @@ static uint32_t pages(uint32_t tokens) { return (tokens + 63) / 64; }
 static kvd_client *hello(enum kvd_role role, const char *name) {
     kvd_client *c = e2e_connect(&daemon_, role, name);
     asked("Hello");
+    if (role == KVD_ROLE_SCHEDULER || role == KVD_ROLE_WORKER) asked("OpenRing");
     add(1, "kvd_sessions{role=\"%s\"}", name);
     return c;
 }
@@ -373,6 +374,7 @@ static void a_death(void) {
     KVT_NEED(puppet_start(&worker));
     kvd_session_id session = puppet_connect(&worker, &daemon_, KVD_ROLE_WORKER, 0);
     asked("Hello");
+    asked("OpenRing");
     struct kvd_activation want = root(session, 100, 100);
     activate(&want, KVD_OK);
     puppet_kill(&worker);
