@@ -7,9 +7,10 @@
  *     bench_rpc KVD [SAMPLES]
  *
  * BENCH rpc.round64.kvd.p50 us: a Round of 64 sequences that each commit one token. roundmap: each commits 256 tokens
- * and maps as many more (what an engine sends about once in 256 tokens). pair: Activate of a root and its Finish. ratio
- * lines: kvd over the echo of the same sizes. fair: a Round of 16 sequences alone (quiet) and beside six clients that
- * flood kvd with queries.
+ * and maps as many more (what an engine sends about once in 256 tokens). pair: Activate of a root and its Finish. find:
+ * a lookup of FIND_PAGES pages that nobody has. The client is a scheduler, whose requests go by the ring of shared
+ * memory. ratio lines: kvd over the echo of the same sizes. fair: a Round of 16 sequences alone (quiet) and beside six
+ * clients that flood kvd with queries.
  */
 #include <errno.h>
 #include <signal.h>
@@ -31,6 +32,7 @@
 
 #define SEQUENCES 64u
 #define CONTEXT 65536u
+#define FIND_PAGES 8u
 #define BLOCK 50u /* samples of one kind before the next kind's turn */
 
 struct bench {
@@ -167,6 +169,17 @@ static void round_of(struct bench *b, uint32_t n) {
     }
 }
 
+static void find(struct bench *b) {
+    static uint32_t tokens[64 * FIND_PAGES + 1];
+    static kvd_chain *chain;
+    struct kvd_hit hits[4];
+    struct kvd_error error;
+    uint32_t n = 0;
+    if (!chain && (kvd_chain_new(NULL, &chain) != KVD_OK || kvd_chain_push(chain, tokens, 64 * FIND_PAGES) != KVD_OK))
+        bench_die("cannot make a chain");
+    must(kvd_find(b->client, chain, tokens, 64 * FIND_PAGES + 1, hits, 4, &n, &error), &error, "Find");
+}
+
 /* ---- sizes ------------------------------------------------------------------------------------------------ */
 
 static struct echo_sizes round_sizes(struct bench *b, uint32_t n) {
@@ -221,7 +234,7 @@ static void report(const char *name, uint64_t *samples[N_KINDS], uint32_t n) {
 
 struct job {
     const char *name;
-    uint32_t n, step; /* step 0: Activate + Finish */
+    uint32_t n, step; /* step 0: Activate + Finish, or, with n, Find */
     struct echo_sizes sizes;
 };
 
@@ -229,8 +242,9 @@ static void one(struct bench *b, const struct job *job, enum kind kind) {
     if (kind == NNG) echo_nng_ping(b->nng, job->sizes);
     else if (kind == RAW) echo_raw_ping(&b->raw, job->sizes);
     else if (job->step) round_of(b, job->n);
+    else if (job->n) find(b);
     else finish(b, activate(b, 64, 64, 1));
-    if (kind != KVD && !job->step) { /* the pair is two round trips */
+    if (kind != KVD && !job->step && !job->n) { /* the pair is two round trips */
         if (kind == NNG) echo_nng_ping(b->nng, job->sizes);
         else echo_raw_ping(&b->raw, job->sizes);
     }
@@ -301,7 +315,8 @@ int main(int argc, char **argv) {
     char path[128];
     struct job jobs[] = { { "round1", 1, 1, { 0, 0 } },        { "round16", 16, 1, { 0, 0 } },
                           { "round64", 64, 1, { 0, 0 } },      { "roundmap1", 1, 256, { 0, 0 } },
-                          { "roundmap64", 64, 256, { 0, 0 } }, { "pair", 0, 0, { 110, 130 } } };
+                          { "roundmap64", 64, 256, { 0, 0 } }, { "pair", 0, 0, { 110, 130 } },
+                          { "find", 1, 0, { 360, 44 } } };
     if (argc < 2) bench_die("usage: bench_rpc KVD [SAMPLES]");
     if (argc > 2) b.samples = (uint32_t)strtoul(argv[2], NULL, 10);
     if (b.samples < 2 || b.samples > CONTEXT / 2) bench_die("SAMPLES is 2 to 32768");
