@@ -175,7 +175,8 @@ static void find(struct bench *b) {
     struct kvd_hit hits[4];
     struct kvd_error error;
     uint32_t n = 0;
-    if (!chain && (kvd_chain_new(NULL, &chain) != KVD_OK || kvd_chain_push(chain, tokens, 64 * FIND_PAGES) != KVD_OK))
+    if (!chain &&
+        (kvd_chain_new(NULL, &chain) != KVD_OK || kvd_chain_push(chain, tokens, 64 * FIND_PAGES + 1) != KVD_OK))
         bench_die("cannot make a chain");
     must(kvd_find(b->client, chain, tokens, 64 * FIND_PAGES + 1, hits, 4, &n, &error), &error, "Find");
 }
