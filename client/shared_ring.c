@@ -88,14 +88,14 @@ int shared_ring_send(struct shared_ring *r, const uint8_t *frame, size_t n, uint
 /* Looks, then sleeps, until there are bytes. */
 static int wait_for_bytes(struct shared_ring *r, uint64_t deadline_ns) {
     uint64_t begin = clock_ns(), until = begin + r->spin.ns;
-    while (!ring_has_bytes(&r->answers)) {
+    while (!ring_unread(&r->answers)) {
         if (atomic_load_explicit(&r->interrupted, memory_order_relaxed)) return TRANSPORT_E_LOST;
         if (clock_ns() < until) {
             ring_relax();
             continue;
         }
         uint32_t bell = ring_announce(r->segment);
-        if (ring_has_bytes(&r->answers)) break;
+        if (ring_unread(&r->answers)) break;
         if (atomic_load(&r->interrupted)) return TRANSPORT_E_LOST;
         if (!ring_wait(r->segment, bell, deadline_ns)) return TRANSPORT_E_TIMEOUT;
     }

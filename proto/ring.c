@@ -51,7 +51,7 @@ static void copy_in(const struct ring_end *e, const uint8_t *from, size_t n) {
     memcpy(e->bytes, from + first, n - first);
 }
 
-bool ring_has_bytes(const struct ring_end *r) { return atomic_load(r->other) != r->at; }
+uint64_t ring_unread(const struct ring_end *r) { return atomic_load(r->other) - r->at; }
 
 int ring_read(struct ring_end *r, uint8_t *frame, size_t *ret_bytes) {
     struct frame_head head;

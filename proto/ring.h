@@ -18,7 +18,6 @@
 #ifndef KVD_PROTO_RING_H
 #define KVD_PROTO_RING_H
 
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -65,8 +64,8 @@ struct ring_end ring_answer_writer(struct ring_segment *segment);  /* kvd's */
 
 enum ring_error { RING_E_EMPTY = 1, RING_E_BROKEN = 2 /* the writer breaks the rules: end the connection */ };
 
-/* Whether the writer has moved its tail, to whatever. Reader's end. */
-bool ring_has_bytes(const struct ring_end *reader);
+/* Bytes that the writer says are there, whatever that is. Reader's end. */
+uint64_t ring_unread(const struct ring_end *reader);
 /* Copies the next frame, whose length was checked, to `frame` of FRAME_LIMIT bytes. 0, or a ring_error. */
 int ring_read(struct ring_end *reader, uint8_t *frame, size_t *ret_bytes);
 /* Puts a whole frame in (n <= FRAME_LIMIT). False: there is no room now, or the reader's head is none that can be. */
@@ -96,7 +95,14 @@ struct ring_spin {
 struct ring_spin ring_spin_new(void);
 /* What was waited for came after so long. */
 void ring_spin_learn(struct ring_spin *spin, uint64_t waited_ns);
-/* Between two looks: lets whoever is to be waited for run, who may want this very CPU. */
-static inline void ring_relax(void) { sched_yield(); }
+/* Between two looks. It keeps the CPU: where others want it, who gives it away gets it back after their whole time
+ * slices, who sleeps when what was waited for comes. */
+static inline void ring_relax(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb" ::: "memory");
+#endif
+}
 
 #endif

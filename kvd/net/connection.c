@@ -272,8 +272,9 @@ static bool serve_ring(struct connection *c, bool *ret_handed) {
  * from it. */
 static enum ring_turn ring_turn(void *user) {
     struct connection *c = user;
-    if (!ring_has_bytes(&c->ring->requests)) return RING_NOTHING;
-    uint64_t begin_ns = clock_ns();
+    const struct ring_end *requests = &c->ring->requests;
+    uint64_t unread = ring_unread(requests), asked = requests->at + unread, begin_ns = clock_ns();
+    if (!unread) return RING_NOTHING;
     bool handed = false;
     pthread_mutex_lock(&c->lock);
     bool ready = c->ring_use != RING_GIVEN_UP && !c->closing && !c->handed &&
@@ -286,7 +287,8 @@ static enum ring_turn ring_turn(void *user) {
     c->greedy = greedy;
     pthread_mutex_unlock(&c->lock);
     if (!fine) connection_close(c);
-    return greedy || handed || !fine ? RING_LATER : RING_SERVED;
+    bool more = requests->at < asked; /* who sends one at a time never rests, as on the stream */
+    return (greedy && more) || handed || !fine ? RING_LATER : RING_SERVED;
 }
 
 /* After a frame of the stream: the service may have promised a ring. Where it cannot be made the socket of descriptors

@@ -85,7 +85,7 @@ static void wake_up(struct rings *rs, struct link_ring *r, uint64_t now) {
 /* True: it sleeps. */
 static bool put_to_sleep(struct link_ring *r) {
     ring_arm(r->segment);
-    r->awake = ring_has_bytes(&r->requests);
+    r->awake = ring_unread(&r->requests) != 0;
     return !r->awake;
 }
 

@@ -9,8 +9,8 @@
  * BENCH rpc.round64.kvd.p50 us: a Round of 64 sequences that each commit one token. roundmap: each commits 256 tokens
  * and maps as many more (what an engine sends about once in 256 tokens). pair: Activate of a root and its Finish. find:
  * a lookup of FIND_PAGES pages that nobody has. The client is a scheduler, whose requests go by the ring of shared
- * memory. ratio lines: kvd over the echo of the same sizes. fair: a Round of 16 sequences alone (quiet) and beside six
- * clients that flood kvd with queries.
+ * memory; rpc.socket.*: the same with a kvd that gives no rings. ratio lines: kvd over the echo of the same sizes.
+ * fair: a Round of 16 sequences alone (quiet) and beside six clients that flood kvd with queries.
  */
 #include <errno.h>
 #include <signal.h>
@@ -37,6 +37,8 @@
 
 struct bench {
     char dir[64];
+    bool ring;
+    const char *prefix; /* of the names of figures */
     pid_t kvd, raw_server, nng_server;
     kvd_client *client;
     struct echo_raw raw;
@@ -67,10 +69,10 @@ static void write_config(const struct bench *b, char *ret_path, size_t bytes) {
     FILE *file = fopen(ret_path, "w");
     if (!file) bench_die("cannot write a configuration");
     fprintf(file,
-            "[kvd]\nsocket = %s/kvd.sock\nlog_level = warning\n[devices]\ndevice.0 = host:0\nmemory = 1GiB\n"
+            "[kvd]\nsocket = %s/kvd.sock\nring = %s\nlog_level = warning\n[devices]\ndevice.0 = host:0\nmemory = 1GiB\n"
             "[model]\nlayers = 1\nkv_heads = 1\nhead_dim = 16\nprofile = bf16\nmax_context = %u\nmax_concurrency = %u\n"
             "[capacity]\ntokens = %u\n",
-            b->dir, CONTEXT, SEQUENCES + 1, CONTEXT * SEQUENCES + 65536);
+            b->dir, b->ring ? "yes" : "no", CONTEXT, SEQUENCES + 1, CONTEXT * SEQUENCES + 65536);
     fclose(file);
 }
 
@@ -215,7 +217,7 @@ static double quantile_us(const uint64_t *sorted, uint32_t n, double q) {
     return (double)sorted[(uint32_t)(q * (n - 1))] / 1e3;
 }
 
-static void report(const char *name, uint64_t *samples[N_KINDS], uint32_t n) {
+static void report(const struct bench *b, const char *name, uint64_t *samples[N_KINDS], uint32_t n) {
     static const struct {
         const char *name;
         double q;
@@ -225,10 +227,10 @@ static void report(const char *name, uint64_t *samples[N_KINDS], uint32_t n) {
         double us[N_KINDS];
         for (int k = 0; k < N_KINDS; k++) {
             us[k] = quantile_us(samples[k], n, quantiles[q].q);
-            printf("BENCH rpc.%s.%s.%s %.1f us\n", name, kind_names[k], quantiles[q].name, us[k]);
+            printf("BENCH %s.%s.%s.%s %.1f us\n", b->prefix, name, kind_names[k], quantiles[q].name, us[k]);
         }
-        printf("BENCH rpc.%s.kvd_over_nng.%s %.2f ratio\n", name, quantiles[q].name, us[KVD] / us[NNG]);
-        printf("BENCH rpc.%s.kvd_over_raw.%s %.2f ratio\n", name, quantiles[q].name, us[KVD] / us[RAW]);
+        printf("BENCH %s.%s.kvd_over_nng.%s %.2f ratio\n", b->prefix, name, quantiles[q].name, us[KVD] / us[NNG]);
+        printf("BENCH %s.%s.kvd_over_raw.%s %.2f ratio\n", b->prefix, name, quantiles[q].name, us[KVD] / us[RAW]);
     }
     fflush(stdout);
 }
@@ -262,8 +264,8 @@ static void measure(struct bench *b, struct job *job) {
         fill_round(b, job->n, job->step);
         round_of(b, job->n);
         job->sizes = round_sizes(b, job->n);
-        printf("BENCH rpc.%s.request %zu bytes\nBENCH rpc.%s.answer %zu bytes\n", job->name, job->sizes.ask, job->name,
-               job->sizes.answer);
+        printf("BENCH %s.%s.request %zu bytes\n", b->prefix, job->name, job->sizes.ask);
+        printf("BENCH %s.%s.answer %zu bytes\n", b->prefix, job->name, job->sizes.answer);
     }
     for (uint32_t done = 0; done < n; done += BLOCK) {
         for (int k = 0; k < N_KINDS; k++) {
@@ -275,7 +277,7 @@ static void measure(struct bench *b, struct job *job) {
             }
         }
     }
-    report(job->name, samples, n);
+    report(b, job->name, samples, n);
     for (int k = 0; k < N_KINDS; k++) free(samples[k]);
     if (job->step) end_all(b);
 }
@@ -304,23 +306,21 @@ static void measure_fairness(struct bench *b, const char *socket) {
     for (int k = QUIET; k <= FLOODED; k++) {
         qsort(samples[k], n * TURNS, sizeof **samples, by_value);
         p99[k] = quantile_us(samples[k], n * TURNS, 0.99);
-        printf("BENCH rpc.fair.%s.p50 %.1f us\n", k ? "flooded" : "quiet", quantile_us(samples[k], n * TURNS, 0.5));
-        printf("BENCH rpc.fair.%s.p99 %.1f us\n", k ? "flooded" : "quiet", p99[k]);
+        printf("BENCH %s.fair.%s.p50 %.1f us\n", b->prefix, k ? "flooded" : "quiet",
+               quantile_us(samples[k], n * TURNS, 0.5));
+        printf("BENCH %s.fair.%s.p99 %.1f us\n", b->prefix, k ? "flooded" : "quiet", p99[k]);
         free(samples[k]);
     }
-    printf("BENCH rpc.fair.flooded_over_quiet.p99 %.2f ratio\n", p99[FLOODED] / p99[QUIET]);
+    printf("BENCH %s.fair.flooded_over_quiet.p99 %.2f ratio\n", b->prefix, p99[FLOODED] / p99[QUIET]);
 }
 
-int main(int argc, char **argv) {
-    static struct bench b = { .samples = 4000 };
+static void measure_way(const char *kvd, uint32_t samples, bool ring) {
+    struct bench b = { .samples = samples, .ring = ring, .prefix = ring ? "rpc" : "rpc.socket" };
     char path[128];
     struct job jobs[] = { { "round1", 1, 1, { 0, 0 } },        { "round16", 16, 1, { 0, 0 } },
                           { "round64", 64, 1, { 0, 0 } },      { "roundmap1", 1, 256, { 0, 0 } },
                           { "roundmap64", 64, 256, { 0, 0 } }, { "pair", 0, 0, { 110, 130 } },
                           { "find", 1, 0, { 360, 44 } } };
-    if (argc < 2) bench_die("usage: bench_rpc KVD [SAMPLES]");
-    if (argc > 2) b.samples = (uint32_t)strtoul(argv[2], NULL, 10);
-    if (b.samples < 2 || b.samples > CONTEXT / 2) bench_die("SAMPLES is 2 to 32768");
     snprintf(b.dir, sizeof b.dir, "/tmp/kvd-bench-XXXXXX");
     if (!mkdtemp(b.dir)) bench_die("cannot make a directory in /tmp");
     snprintf(path, sizeof path, "%s/raw", b.dir);
@@ -328,7 +328,7 @@ int main(int argc, char **argv) {
     echo_raw_connect(&b.raw, path);
     snprintf(path, sizeof path, "%s/nng", b.dir);
     b.nng_server = echo_nng_start(path);
-    start_kvd(&b, argv[1]);
+    start_kvd(&b, kvd);
     b.nng = echo_nng_connect(path);
     snprintf(path, sizeof path, "%s/kvd.sock", b.dir);
     struct kvd_connect_options o = {
@@ -339,5 +339,13 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) measure(&b, &jobs[i]);
     measure_fairness(&b, path);
     clean_up(&b);
+}
+
+int main(int argc, char **argv) {
+    uint32_t samples = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 4000;
+    if (argc < 2) bench_die("usage: bench_rpc KVD [SAMPLES]");
+    if (samples < 2 || samples > CONTEXT / 2) bench_die("SAMPLES is 2 to 32768");
+    measure_way(argv[1], samples, true);
+    measure_way(argv[1], samples, false);
     return 0;
 }

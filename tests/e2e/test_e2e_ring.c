@@ -146,9 +146,9 @@ static bool ring_request(struct ringer *r, const struct msg_request *request, ui
 /* The next frame of the ring of answers. False: none came. */
 static bool ring_frame(struct ringer *r, uint8_t *frame, size_t *ret_bytes) {
     uint64_t until = clock_ns() + PATIENCE_NS;
-    for (bool in_time = true; in_time && !ring_has_bytes(&r->answers);) {
+    for (bool in_time = true; in_time && !ring_unread(&r->answers);) {
         uint32_t bell = ring_announce(r->segment);
-        if (!ring_has_bytes(&r->answers)) in_time = ring_wait(r->segment, bell, until);
+        if (!ring_unread(&r->answers)) in_time = ring_wait(r->segment, bell, until);
     }
     return !ring_read(&r->answers, frame, ret_bytes);
 }
@@ -264,7 +264,7 @@ static void the_first_frame_decides(void) {
             KVT_TRUE(raw_request(r.stream, &stats, i));
             KVT_EQ(raw_reply(r.stream, &reply), KVD_OK);
         }
-        KVT_FALSE(ring_has_bytes(&r.answers));
+        KVT_FALSE(ring_unread(&r.answers));
         close_ringer(&r);
     }
     if (open_ringer(&r, KVD_ROLE_WORKER)) {

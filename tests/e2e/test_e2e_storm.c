@@ -180,7 +180,7 @@ static bool calm_down(void) {
         if (members[i].fenced) replace_member(i);
         wanted_requests[i] = atomic_load(&board->slot[i].requests) + 1;
     }
-    if (!KVT_TRUE(e2e_until(each_has_more, NULL, 40, NULL))) {
+    if (!KVT_TRUE(e2e_until(each_has_more, NULL, 120, NULL))) {
         for (uint32_t i = 0; i < CLIENTS; i++)
             if (atomic_load(&board->slot[i].requests) < wanted_requests[i])
                 printf("    client %u waits; its last call, %s: %s\n", i, board->slot[i].call,
