@@ -57,9 +57,7 @@ static bool call_reserve(struct call *call) {
         break;
     case FRAME_OPEN_RING: ok = draw_random(call); break;
     case FRAME_ROUND: ok = round_reserve(call); break;
-    case FRAME_DESCRIBE_STORE:
-        ok = draw_random(call) && take_memory(call, sizeof(struct kvd_store_info));
-        break;
+    case FRAME_DESCRIBE_STORE: ok = draw_random(call) && take_memory(call, sizeof(struct kvd_store_info)); break;
     case FRAME_DESCRIBE_PLANES: ok = take_memory(call, KVD_MAX_LIST * sizeof(struct kvd_plane_info)); break;
     case FRAME_FIND: {
         struct kvd_find *f = &call->request.u.find;
