@@ -16,10 +16,9 @@
  *     table_rows: I32 [B], the table row of each sequence
  *
  * Shapes. BF16 at any head_dim; INT8, FP8, NVFP4 and K8V4 at 64, 96, 128, 192 and 256; D and Dv may differ. Any number
- * of query heads that the KV heads divide. On CUDA attention has tensor-core kernels where D = Dv is 64, 128 or 256
- * with BF16 or 256 with the others; all else up to 1152 has one plain kernel, which is right and slow. Plane bases and
- * strides are multiples of 16 bytes; on CUDA so are q and out of the tensor-core kernels, and k and v of quantized
- * profiles.
+ * of query heads that the KV heads divide. On CUDA attention has tensor-core kernels where D = Dv is 64, 128 or 256;
+ * all else up to 1152 has one plain kernel, which is right and slow. Plane bases and strides are multiples of 16 bytes;
+ * on CUDA so are q and out of the tensor-core kernels, and k and v of quantized profiles.
  *
  * Windows. Table entries of blocks that are wholly behind the windows of a call are not read: they may be -1. On CUDA
  * the keys of a block that a window reaches in part are finite numbers, as append writes them, the unseen ones, too.

@@ -308,10 +308,10 @@ static bool plan_pass(const kvd_ops_attention *op, uint64_t w, uint32_t b, uint3
     const uint64_t rows = w * group;
     const bool logits = op->window != 0 || op->soft_cap > 0;
     pass_plan x = {};
-    x.kernel = v->storage == KVD_STORAGE_BF16                                    ? find_bf16(v->head_dim, rows, logits)
-               : v->head_dim != 256                                              ? instance{}
-               : v->storage == KVD_STORAGE_INT8 || v->storage == KVD_STORAGE_FP8 ? find_byte(v->storage, rows, logits)
-                                                                                 : find_fp4(v->storage, rows, logits);
+    x.kernel = v->storage == KVD_STORAGE_BF16 ? find_bf16(v->head_dim, rows, logits)
+               : v->storage == KVD_STORAGE_INT8 || v->storage == KVD_STORAGE_FP8
+                   ? find_byte(v->storage, v->head_dim, rows, logits)
+                   : find_fp4(v->storage, v->head_dim, rows, logits);
     if (x.kernel.kernel == nullptr) return false;
     const uint32_t rb = (uint32_t)x.kernel.rows;
     const uint64_t blocks = (rows + rb - 1) / rb, entries = blocks * b, pairs = entries * v->n_kv_heads;

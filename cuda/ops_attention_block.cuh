@@ -223,9 +223,11 @@ template <class C> struct multiplier {
             uint4 v = make_uint4(0, 0, 0, 0);
             if ((int)(r / p.group) < valid) v = *(const uint4 *)(p.q + element_of(x, r) + piece * 8);
             if constexpr (C::CODED) {
-                const float power = __uint_as_float((uint32_t)(127 + to_half(v)) << 23) * p.scale_log2;
-                if (i == lane / 4) factor[0] = power;
-                if (i == lane / 4 + 8) factor[1] = power;
+                const float power = __uint_as_float((uint32_t)(127 + to_half<LANES>(v)) << 23) * p.scale_log2;
+                const int from = lane / 4 % ROWS * LANES; /* ROWS divides 8 */
+                const float mine = ROWS == 1 ? power : __shfl_sync(0xffffffffu, power, from);
+                if (i / ROWS == lane / 4 / ROWS) factor[0] = mine;
+                if (i / ROWS == (lane / 4 + 8) / ROWS) factor[1] = mine;
             }
             if constexpr (C::DIRECT) store_split(warp * 16 + i, piece, v);
             else ptx::store128(operand_place<64>(q, warp * 16 + i, piece), v);

@@ -11,7 +11,8 @@
  *
  * Lane = 4 * g + t. In a fragment g names the row or column that is kept (a key of K, a channel of V) and t the
  * contraction index. Rows of a tile lie in shared memory as they lie in the page, except that the 16-byte piece c of
- * row r is at c ^ (r & 7), so that the eight threads of a quarter warp touch all banks.
+ * row r is at c ^ (r & 7), so that the eight threads of a quarter warp touch all banks. Rows shorter than 128 bytes lie
+ * side by side in 128, and are mixed by piece_mix().
  *
  * Numbers of the columns form, by profile (VIEW-6); those of the coded form stand in ops_attention_coded.cuh:
  *   BF16   Q, K, P, V in BF16.
@@ -71,9 +72,9 @@ template <int S, int D> struct codes {
     __device__ static __forceinline__ int channel(int nt, int i) {
         const int mixed = ((i & 1) << 2) | (i >> 1);
         if constexpr (VC == CODE_BF16) return nt * 8 + i;
-        else if constexpr (VC == CODE_INT8) return (nt >> 3) * 64 + i * 8 + (nt & 7);
+        else if constexpr (VC == CODE_INT8 || (VC == CODE_FP8 && D < 128)) return (nt >> 3) * 64 + i * 8 + (nt & 7);
         else if constexpr (VC == CODE_FP8) return ((nt >> 4) * 8 + mixed) * 16 + (nt & 15);
-        else return mixed * 32 + nt;
+        else return (D < 256 ? i : mixed) * (D / 8) + nt;
     }
 
     /* Where element d of a query stands: contraction step f, lane part t, register hi of two, half of it. */
@@ -84,8 +85,9 @@ template <int S, int D> struct codes {
         if constexpr (KC == CODE_BF16) {
             return { d >> 4, (d >> 1) & 3, (d >> 3) & 1, d & 1 };
         } else if constexpr (KC == CODE_FP4) {
-            const int chunk = d >> 5, n = d & 7;
-            return { (chunk >> 2) * 8 + ((d >> 3) & 3) * 2 + ((n >> 1) & 1), chunk & 3, n & 1, n >> 2 };
+            constexpr int CODES = D < 128 ? 16 : 32; /* of a lane's load */
+            const int load = d / CODES, word = d % CODES / 8, n = d & 7;
+            return { (load >> 2) * (CODES / 4) + word * 2 + ((n >> 1) & 1), load & 3, n & 1, n >> 2 };
         } else {
             const int chunk = d >> 4, i = d & 3, f = (chunk >> 2) * 4 + ((d >> 2) & 3);
             if constexpr (KC == CODE_INT8) return { f, chunk & 3, i & 1, i >> 1 };
@@ -94,9 +96,15 @@ template <int S, int D> struct codes {
     }
 };
 
-/* Address of piece `chunk` of a row of a tile. */
+/* What the pieces of a row are exclusive-ored with: the bits of its number that its place in 128 bytes does not show.
+ */
+template <int ROW> __device__ __forceinline__ int piece_mix(int row) {
+    return row & (ROW >= 128 ? 7 : ROW == 64 ? 6 : 4);
+}
+
+/* Address of piece `chunk` of a row of a tile, which begins at a multiple of 128. */
 template <int ROW> __device__ __forceinline__ uint32_t piece(uint32_t base, int row, int chunk) {
-    return base + (uint32_t)(row * ROW + ((chunk ^ (row & 7)) << 4));
+    return base + (uint32_t)((row * ROW + chunk * 16) ^ (piece_mix<ROW>(row) << 4));
 }
 
 /* The bits of `a` where `mask` has ones, else those of `b`: one instruction. */

@@ -12,10 +12,10 @@
  * Items. Half tiles in the order of the block form's ring: K(0), then K(t), V(t - 1), then the last V. The copies of
  * item j + NC start when item j is decoded.
  *
- * Keys in FP8 (FP8, K8V4; DIRECT) are not decoded. Tensor maps bring their codes into a ring of their own, and E4M3
- * products read them there. A query has eight significant bits, E4M3 has four: it is the sum of two E4M3, and both are
- * multiplied, which costs as much as one product in FP16. The scale of a key multiplies its scores. Only values are
- * items then; the copies of tile t + NC start when V(t) is decoded.
+ * Keys in FP8 (FP8, K8V4; DIRECT) at head_dim 256 are not decoded. Tensor maps bring their codes into a ring of their
+ * own, and E4M3 products read them there. A query has eight significant bits, E4M3 has four: it is the sum of two E4M3,
+ * and both are multiplied, which costs as much as one product in FP16. The scale of a key multiplies its scores. Only
+ * values are items then; the copies of tile t + NC start when V(t) is decoded.
  *
  * Shared memory: NS slots of FP16; queries; NK slots of keys in FP8; NC slots of codes and scales as stored; scales of
  * the keys in FP8; barriers; units; the line.
@@ -24,25 +24,26 @@
 #define KVD_CUDA_OPS_ATTENTION_CODED_CUH
 
 #include "ops_attention_block.cuh"
+#include "ops_attention_columns.cuh"
 
 namespace attn {
 
-template <int S, int WG_, bool LOGITS_> struct coded_form {
+template <int S, int D_, int WG_, bool LOGITS_> struct coded_form {
     static constexpr bool LOGITS = LOGITS_;
-    static constexpr int D = 256, WG = WG_;
+    static constexpr int D = D_, WG = WG_;
     using codes = attn::codes<S, D>;
-    static constexpr bool DIRECT = codes::KC == CODE_FP8;       /* keys are multiplied as stored */
-    static constexpr int FETCHERS = WG == 1 && !DIRECT ? 2 : 1; /* warpgroups that copy and decode */
+    static constexpr bool DIRECT = codes::KC == CODE_FP8 && D == 256;     /* keys are multiplied as stored */
+    static constexpr int FETCHERS = WG == 1 && D > 64 && !DIRECT ? 2 : 1; /* warpgroups that copy and decode */
     static constexpr int TK = KVD_PAGE_TOKENS, PAGES = 1;
     static constexpr bool CODED = true, TURNS = WG == 2;
     static constexpr float FIRST = HALF_BASE;
     static constexpr int RB = 64 * WG, WARPS = 4 * (WG + FETCHERS), MULTIPLIERS = 128 * WG, PER_SM = 1;
-    static constexpr int Q_STEPS = 0, MORE = WG == 2 ? 224 : 240, FEWER = WG == 2 ? 56 : 128;
+    static constexpr int Q_STEPS = 0, MORE = D < 256 ? 0 : WG == 2 ? 224 : 240, FEWER = WG == 2 ? 56 : 128;
     static constexpr int SLOT = TK * D * 2, Q_BYTES = 64 * D * 2;
     static constexpr int K_SLOT = DIRECT ? TK * codes::K_ROW : 0, K_SCALES = DIRECT ? TK * codes::K_SCALE : 0;
     static constexpr int V_STORED = TK * (codes::V_ROW + codes::V_SCALE);
     static constexpr int STORED = DIRECT ? V_STORED : max_of(TK * (codes::K_ROW + codes::K_SCALE), V_STORED);
-    static constexpr int NS = DIRECT ? 2 : WG == 2 && S == KVD_STORAGE_NVFP4 ? 4 : 3;
+    static constexpr int NS = DIRECT ? 2 : D < 256 || (WG == 2 && S == KVD_STORAGE_NVFP4) ? 4 : 3;
     static constexpr int FROM_BYTES = LOGITS ? RB * 4 : 0, KEY_BARRIERS = DIRECT ? 8 * 16 : 0;
     static constexpr int CONTROL = (MAX_ENTRIES + 1) * 4 + 8 * 16 + 8 * 8 + 8 * 4 + KEY_BARRIERS + FROM_BYTES;
     static constexpr int FIT =
@@ -190,6 +191,10 @@ template <class C> struct page_decoder {
         if constexpr (SCALE == 2) {
             const uint32_t two = ptx::load32(from + TK * ROW + (uint32_t)lane * 4);
             most = larger(0, 2 * lane + 1 < live ? two : 2 * lane < live ? two & 0xffffu : 0);
+        } else if constexpr (SCALE == 4) {
+            const uint2 x = ptx::load64(from + TK * ROW + (uint32_t)lane * 8);
+            if (2 * lane < live) most = larger(0, x.x);
+            if (2 * lane + 1 < live) most = larger(most, x.y);
         } else {
             const uint4 x = ptx::load128(from + TK * ROW + (uint32_t)lane * 16);
             if (2 * lane < live) most = larger(larger(0, x.x), x.y);
@@ -204,23 +209,25 @@ template <class C> struct page_decoder {
      * writes of a quarter warp touch all banks. PART: rows from `live` on are made zero. */
     template <code KIND, int SCALE, bool PART>
     __device__ __forceinline__ void decode_bytes(uint32_t to, uint32_t from, int power, int live) const {
-        constexpr int ROW = D, STEP = THREADS / 16; /* rows from one turn to the next */
-        const int eighth = thread & 7, c = (thread >> 3 & 1) * 8 + eighth;
-        const int row = (thread >> 5) * 2 + ((eighth >> 2) ^ (thread >> 4 & 1));
+        constexpr int ROW = D, PIECES = D / 16, STEP = THREADS / PIECES; /* rows from one turn to the next */
+        constexpr int BATCH = TK / STEP < 4 ? TK / STEP : 4;
+        const int eighth = thread & 7, pair = thread / (2 * PIECES); /* of rows */
+        const int c = D < 128 ? thread & 3 : thread / 8 * 8 % PIECES + eighth;
+        const int row = pair * 2 + (D < 128 ? eighth >> 2 : (eighth >> 2) ^ (thread / PIECES & 1));
         const uint32_t at = from + (uint32_t)(row * ROW + c * 16), two = (uint32_t)(power + 15) << 10;
         const uint32_t scale_at = from + (uint32_t)(TK * ROW + row * SCALE + (SCALE == 2 ? 0 : (c >> 2) * 2));
         const uint32_t first = operand_place<TK>(to, row, 2 * c), up = two << 16 | two;
 #pragma unroll 1
-        for (int i = 0; i < TK / STEP; i += 4) { /* four loads on their way before the first is used */
-            uint4 w[4];
-            uint32_t scale[4];
+        for (int i = 0; i < TK / STEP; i += BATCH) { /* four loads on their way before the first is used */
+            uint4 w[BATCH];
+            uint32_t scale[BATCH];
 #pragma unroll
-            for (int k = 0; k < 4; k++) {
+            for (int k = 0; k < BATCH; k++) {
                 w[k] = ptx::load128(at + (uint32_t)((i + k) * STEP * ROW));
                 scale[k] = ptx::load16(scale_at + (uint32_t)((i + k) * STEP * SCALE));
             }
 #pragma unroll
-            for (int k = 0; k < 4; k++) {
+            for (int k = 0; k < BATCH; k++) {
                 const uint32_t down = (uint32_t)((i + k) * STEP * 128),
                                x = ptx::mul_half2(scale[k] << 16 | scale[k], up);
                 const bool none = PART && row + (i + k) * STEP >= live;
@@ -232,8 +239,12 @@ template <class C> struct page_decoder {
     }
     /* The same for NVFP4: eight neighbours read eight pieces of four rows. */
     template <bool PART> __device__ __forceinline__ void decode_fp4(uint32_t to, uint32_t from, int live) const {
-        constexpr int ROW = D / 2, SCALE = D / 16, STEP = THREADS / 8;
-        const int c = thread & 7, row = (thread >> 5) * 4 + ((c >> 1) + (thread >> 3 & 3) & 3);
+        constexpr int ROW = D / 2, SCALE = D / 16, PIECES = D / 32, STEP = THREADS / PIECES;
+        const int eighth = thread & 7, four = thread / (4 * PIECES) * 4; /* rows of a turn, in fours */
+        const int c = D == 256   ? eighth
+                      : D == 128 ? (eighth & 1) | ((eighth >> 2) ^ (thread >> 3 & 1)) << 1
+                                 : eighth & 1;
+        const int row = four + (D == 256 ? (eighth >> 1) + (thread >> 3 & 3) & 3 : eighth >> 1);
         const uint32_t at = from + (uint32_t)(row * ROW + c * 16),
                        scales = from + (uint32_t)(TK * ROW + row * SCALE + c * 2);
         const uint32_t first = operand_place<TK>(to, row, 4 * c); /* piece j: first ^ j << 4 */
@@ -310,17 +321,36 @@ template <class C> struct page_decoder {
     }
 };
 
-template <int S, int WG, bool LOGITS>
-__global__ void __launch_bounds__(32 * (coded_form<S, WG, LOGITS>::WARPS), 1)
+template <int S, int D, int WG, bool LOGITS>
+__global__ void __launch_bounds__(32 * (coded_form<S, D, WG, LOGITS>::WARPS), 1)
     attention_coded(const __grid_constant__ params p, const __grid_constant__ page_maps maps) {
-    run_block<coded_form<S, WG, LOGITS>, page_decoder<coded_form<S, WG, LOGITS>>>(p, &maps);
+    run_block<coded_form<S, D, WG, LOGITS>, page_decoder<coded_form<S, D, WG, LOGITS>>>(p, &maps);
 }
 
-template <int S, int WG, bool LOGITS> instance make_coded() {
-    using C = coded_form<S, WG, LOGITS>;
+template <int S, int D, int WG, bool LOGITS> instance make_coded() {
+    using C = coded_form<S, D, WG, LOGITS>;
     static_assert(C::SMEM + 1024 <= SM_SHARED, "more shared memory than a multiprocessor has");
     static_assert(registers_suffice<C>(), "the multipliers would wait for registers for ever");
-    return { (const void *)attention_coded<S, WG, LOGITS>, C::SMEM, C::RB, C::PER_SM, 32 * C::WARPS, C::DIRECT };
+    return { (const void *)attention_coded<S, D, WG, LOGITS>, C::SMEM, C::RB, C::PER_SM, 32 * C::WARPS, C::DIRECT };
+}
+
+/* Windows and soft caps have one block form, of 128 rows. Below 256 channels it is that of 128 rows without them, too:
+ * an instance less to build, for a few percent. */
+template <int S, int D> instance pick_coded(uint64_t rows, bool logits) {
+    if (rows <= 64 && !logits) return make_coded<S, D, 1, false>();
+    if constexpr (D == 256)
+        if (!logits) return make_coded<S, D, 2, false>();
+    return make_coded<S, D, 2, true>();
+}
+
+/* The columns form rounds the product of a weight and a scale to BF16. INT8 at 64 has one scale a row: where a sequence
+ * has one key, nothing evens that error out, and it is more than VIEW-6 allows. */
+template <int S, int D> instance pick_quantized(uint64_t rows, bool logits) {
+    if constexpr (S != KVD_STORAGE_INT8 || D > 64)
+        if (rows <= 8) return make_columns<S, D, 1>();
+    if constexpr (D > 64)
+        if (rows <= 16) return make_columns<S, D, 2>();
+    return pick_coded<S, D>(rows, logits);
 }
 
 } /* namespace attn */

@@ -195,11 +195,23 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
             }
     }
 
+    /* Codes of keys that a lane takes at a time: 32, or 16 where a row has no more for four lanes. */
+    static constexpr int FP4_WORDS = D < 128 ? 2 : 4;
+
+    __device__ static __forceinline__ uint4 load_fp4(uint32_t k, int key, int part) {
+        if constexpr (D < 128) {
+            const uint2 two = ptx::load64(piece<K_ROW>(k, key, part >> 1) + (uint32_t)(part & 1) * 8);
+            return make_uint4(two.x, two.y, 0, 0);
+        } else {
+            return ptx::load128(piece<K_ROW>(k, key, part));
+        }
+    }
+
     __device__ static __forceinline__ void scores_fp4(score (&s)[CHAINS], uint32_t q, uint32_t k, int lane) {
         const int g = lane >> 2, t = lane & 3;
         q_fragments b;
 #pragma unroll
-        for (int c = 0; c < D / 128; c++) {
+        for (int c = 0; c < (D + 127) / 128; c++) {
             uint4 w[KM][2];
             uint32_t scale[KM][2][2]; /* of both groups of the 32 codes, twice in a register */
 #pragma unroll
@@ -207,15 +219,17 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
                     const int key = key_of(m, g, e);
-                    w[m][e] = ptx::load128(piece<K_ROW>(k, key, c * 4 + t));
-                    const uint32_t at = k + (uint32_t)(TK * K_ROW + key * K_SCALE + (c * 4 + t) * 2);
-                    const uint32_t two = ptx::e4m3_to_half2(ptx::load16(at));
-                    scale[m][e][0] = __byte_perm(two, 0, 0x1010);
-                    scale[m][e][1] = __byte_perm(two, 0, 0x3232);
+                    w[m][e] = load_fp4(k, key, c * 4 + t);
+                    const uint32_t at = k + (uint32_t)(TK * K_ROW + key * K_SCALE);
+                    const uint32_t two = D < 128 ? ptx::load16(at + (uint32_t)(t & 2)) >> (t & 1) * 8
+                                                 : ptx::load16(at + (uint32_t)(c * 4 + t) * 2);
+                    const uint32_t halves = ptx::e4m3_to_half2(two);
+                    scale[m][e][0] = __byte_perm(halves, 0, 0x1010);
+                    scale[m][e][1] = __byte_perm(halves, 0, 0x3232);
                 }
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int f = c * 8 + i * 2;
+            for (int i = 0; i < FP4_WORDS; i++) {
+                const int f = c * FP4_WORDS * 2 + i * 2;
 #pragma unroll
                 for (int m = 0; m < KM; m++) {
                     const fp4_pairs x(word_of(w[m][0], i)), y(word_of(w[m][1], i));
@@ -298,19 +312,32 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
         }
     }
 
+    /* The g-th of eight parts of V_ROW bytes, or of 128 of them from piece `first` on: 16, 8 or 4 bytes. Parts of 16 in
+     * an order in which neighbours of a quarter warp meet all banks. */
+    __device__ static __forceinline__ uint4 load_values(uint32_t v, int row, int first, int g) {
+        if constexpr (V_ROW >= 128) {
+            return ptx::load128(piece<V_ROW>(v, row, first + (((g & 1) << 2) | (g >> 1))));
+        } else if constexpr (V_ROW == 64) {
+            const uint2 two = ptx::load64(piece<V_ROW>(v, row, g >> 1) + (uint32_t)(g & 1) * 8);
+            return make_uint4(two.x, two.y, 0, 0);
+        } else {
+            return make_uint4(ptx::load32(piece<V_ROW>(v, row, g >> 2) + (uint32_t)(g & 3) * 4), 0, 0, 0);
+        }
+    }
+
     __device__ static __forceinline__ void values_fp8(output &o, const p_fragments &p, uint32_t v, int ks, int g,
                                                       int t) {
-        const int column = ((g & 1) << 2) | (g >> 1);
+        constexpr int TURNS = D < 128 ? 4 : 8;
 #pragma unroll
-        for (int c = 0; c < D / 128; c++) {
+        for (int c = 0; c < (D + 127) / 128; c++) {
             uint4 w[4];
 #pragma unroll
-            for (int j = 0; j < 4; j++) w[j] = ptx::load128(piece<V_ROW>(v, ks * 16 + j * 4 + t, c * 8 + column));
+            for (int j = 0; j < 4; j++) w[j] = load_values(v, ks * 16 + j * 4 + t, c * 8, g);
 #pragma unroll
-            for (int i = 0; i < 8; i++) { /* two channels a turn: bytes 2i, 2i+1 of the sixteen */
+            for (int i = 0; i < TURNS; i++) { /* two channels a turn: bytes 2i, 2i+1 of the sixteen or eight */
                 const uint32_t x = __byte_perm(word_of(w[0], i >> 1), word_of(w[1], i >> 1), i & 1 ? 0x7632 : 0x5410);
                 const uint32_t y = __byte_perm(word_of(w[2], i >> 1), word_of(w[3], i >> 1), i & 1 ? 0x7632 : 0x5410);
-                add(o, c * 8 + i,
+                add(o, c * TURNS + i,
                     make_uint4(e4m3_pair(x << 8, x << 4), e4m3_pair(x, x >> 4), e4m3_pair(y << 8, y << 4),
                                e4m3_pair(y, y >> 4)),
                     p);
@@ -318,19 +345,26 @@ template <int S, int D, int TK, int NQ> struct columns_tile {
         }
     }
 
+    /* The scales of the g-th part of a row of values: of two groups of 16, or of one in the low byte. */
+    __device__ static __forceinline__ uint32_t fp4_scales(uint32_t scales, int g) {
+        if constexpr (D >= 256) return ptx::load16(scales + (uint32_t)(((g & 1) << 2) | (g >> 1)) * 2);
+        const int group = D == 128 ? g : g >> 1;
+        return ptx::load16(scales + (uint32_t)(group & ~1)) >> (group & 1) * 8;
+    }
+
     __device__ static __forceinline__ void values_fp4(output &o, const p_fragments &p, uint32_t v, int ks, int g,
                                                       int t) {
-        const int column = ((g & 1) << 2) | (g >> 1);
+        constexpr int WORDS = D / 64; /* of eight channels: of a lane */
         uint4 w[4];
         uint32_t two[4];
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             const int key = ks * 16 + j * 4 + t;
-            w[j] = ptx::load128(piece<V_ROW>(v, key, column));
-            two[j] = ptx::e4m3_to_half2(ptx::load16(v + (uint32_t)(TK * V_ROW + key * V_SCALE + column * 2)));
+            w[j] = load_values(v, key, 0, g);
+            two[j] = ptx::e4m3_to_half2(fp4_scales(v + (uint32_t)(TK * V_ROW + key * V_SCALE), g));
         }
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < WORDS; i++) {
             const uint32_t sx = __byte_perm(two[0], two[1], i < 2 ? 0x5410 : 0x7632);
             const uint32_t sy = __byte_perm(two[2], two[3], i < 2 ? 0x5410 : 0x7632);
 #pragma unroll

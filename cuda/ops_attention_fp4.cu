@@ -1,20 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ops_attention_coded.cuh"
-#include "ops_attention_columns.cuh"
 
 namespace attn {
 
-template <int S> static instance pick_instance(uint64_t rows, bool logits) {
-    return rows <= 8    ? make_columns<S, 256, 1>()
-           : rows <= 16 ? make_columns<S, 256, 2>()
-           : logits     ? make_coded<S, 2, true>()
-           : rows <= 64 ? make_coded<S, 1, false>()
-                        : make_coded<S, 2, false>();
+template <int S> static instance pick_instance(uint32_t head_dim, uint64_t rows, bool logits) {
+    return head_dim == 64    ? pick_quantized<S, 64>(rows, logits)
+           : head_dim == 128 ? pick_quantized<S, 128>(rows, logits)
+           : head_dim == 256 ? pick_quantized<S, 256>(rows, logits)
+                             : instance{};
 }
 
-instance find_fp4(uint32_t storage, uint64_t rows, bool logits) {
-    return storage == KVD_STORAGE_NVFP4  ? pick_instance<KVD_STORAGE_NVFP4>(rows, logits)
-           : storage == KVD_STORAGE_K8V4 ? pick_instance<KVD_STORAGE_K8V4>(rows, logits)
+instance find_fp4(uint32_t storage, uint32_t head_dim, uint64_t rows, bool logits) {
+    return storage == KVD_STORAGE_NVFP4  ? pick_instance<KVD_STORAGE_NVFP4>(head_dim, rows, logits)
+           : storage == KVD_STORAGE_K8V4 ? pick_instance<KVD_STORAGE_K8V4>(head_dim, rows, logits)
                                          : instance{};
 }
 

@@ -97,7 +97,7 @@ template <class C> struct ring {
         const uint32_t at = C::template place<ROW>(to, lane / PIECES, lane % PIECES);
 #pragma unroll
         for (int i = 0; i < TURNS; i++) {
-            const uint32_t mix = (uint32_t)(i * DOWN & 7) << 4;
+            const uint32_t mix = (uint32_t)piece_mix<ROW>(i * DOWN) << 4;
             ptx::copy16_once((at ^ mix) + C::template place<ROW>(0, i * DOWN, 0) - mix, from + lane * 16 + i * 512);
         }
         if constexpr (SCALE != 0) {
@@ -153,13 +153,13 @@ template <class C> struct ring {
 
 /* ---- queries ---------------------------------------------------------------------------------------- */
 
-/* To FP16 by the power of two 2^-e that makes the largest element about 2^7. Returns e. */
-template <int N> __device__ __forceinline__ int to_half(uint16_t (&x)[N]) {
+/* A row of LANES lanes to FP16 by the power of two 2^-e that makes its largest element about 2^7. Returns e. */
+template <int LANES, int N> __device__ __forceinline__ int to_half(uint16_t (&x)[N]) {
     float most = 0.0f;
 #pragma unroll
     for (int j = 0; j < N; j++) most = fmaxf(most, fabsf(__uint_as_float((uint32_t)x[j] << 16)));
 #pragma unroll
-    for (int j = 16; j > 0; j >>= 1) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, j));
+    for (int j = LANES / 2; j > 0; j >>= 1) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, j));
     int e = (int)(__float_as_uint(most) >> 23) - 127 - 7;
     e = most == 0.0f ? 0 : e > 100 ? 100 : e < -100 ? -100 : e;
     const float power = __uint_as_float((uint32_t)(127 - e) << 23);
@@ -169,10 +169,10 @@ template <int N> __device__ __forceinline__ int to_half(uint16_t (&x)[N]) {
 }
 
 /* The same for eight elements a lane. */
-__device__ __forceinline__ int to_half(uint4 &v) {
+template <int LANES> __device__ __forceinline__ int to_half(uint4 &v) {
     uint16_t x[8] = { (uint16_t)v.x, (uint16_t)(v.x >> 16), (uint16_t)v.y, (uint16_t)(v.y >> 16),
                       (uint16_t)v.z, (uint16_t)(v.z >> 16), (uint16_t)v.w, (uint16_t)(v.w >> 16) };
-    const int e = to_half(x);
+    const int e = to_half<LANES>(x);
     v = make_uint4(x[0] | (uint32_t)x[1] << 16, x[2] | (uint32_t)x[3] << 16, x[4] | (uint32_t)x[5] << 16,
                    x[6] | (uint32_t)x[7] << 16);
     return e;
@@ -214,7 +214,7 @@ __device__ void load_queries(const params &p, const key_segment &s, uint16_t *q,
         if constexpr (C::Q_SPLIT) {
             factor *= to_integers(x);
         } else if constexpr (C::codes::Q_HALF) {
-            const int e = to_half(x);
+            const int e = to_half<32>(x);
             factor *= __uint_as_float((uint32_t)(127 + e + (C::codes::KC == CODE_FP4 ? FP4_SHIFT : 0)) << 23);
         }
 #pragma unroll
@@ -420,8 +420,8 @@ struct instance {
 
 /* rows: query rows of a sequence and kv head; logits: with a window or a soft cap. A null kernel: no such instance. */
 instance find_bf16(uint32_t head_dim, uint64_t rows, bool logits);
-instance find_byte(uint32_t storage, uint64_t rows, bool logits); /* INT8, FP8 */
-instance find_fp4(uint32_t storage, uint64_t rows, bool logits);  /* NVFP4, K8V4 */
+instance find_byte(uint32_t storage, uint32_t head_dim, uint64_t rows, bool logits); /* INT8, FP8 */
+instance find_fp4(uint32_t storage, uint32_t head_dim, uint64_t rows, bool logits);  /* NVFP4, K8V4 */
 
 } /* namespace attn */
 

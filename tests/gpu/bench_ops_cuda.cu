@@ -261,7 +261,6 @@ static void decode() {
             decode_one(s, KVD_STORAGE_BF16, GEOM_DENSE, false, plain);
             decode_one(s, KVD_STORAGE_BF16, GEOM_RECORD, true, plain);
         }
-        if (s.d != 256) continue;
         for (int storage = KVD_STORAGE_INT8; storage < KVD_N_STORAGE; storage++)
             decode_one(s, storage, GEOM_DENSE, true, plain);
         if (s.b == 8)
@@ -272,7 +271,7 @@ static void decode() {
 
 static void verify() {
     for (const shape &s : { decode_shapes[2], decode_shapes[3], decode_shapes[1] })
-        for (int storage = 0; storage < (s.d == 256 ? KVD_N_STORAGE : 1); storage++) {
+        for (int storage = 0; storage < KVD_N_STORAGE; storage++) {
             bench_pool pool(s, storage, GEOM_DENSE, true);
             const double one = pool.attention_us(1), eight = pool.attention_us(8);
             const std::string name = std::string("verify8.") + storage_names[storage] + "." + s.name();
@@ -337,7 +336,7 @@ static void prefill_one(bench_pool &pool, uint32_t w) {
 static void prefill() {
     const shape shapes[] = { { 1, 16, 2, 256, 32768 }, { 1, 32, 8, 128, 32768 }, { 1, 64, 8, 64, 32768 } };
     for (const shape &s : shapes)
-        for (int storage = 0; storage < (s.d == 256 ? KVD_N_STORAGE : 1); storage++) {
+        for (int storage = 0; storage < KVD_N_STORAGE; storage++) {
             bench_pool pool(s, storage, GEOM_DENSE, true);
             for (const uint32_t w : { 512u, 2048u, 8192u })
                 if (storage == KVD_STORAGE_BF16 || w == 2048) prefill_one(pool, w);

@@ -602,7 +602,10 @@ static void attention_cases() {
     for (const uint32_t d : { 64u, 128u }) shared_cases(KVD_STORAGE_BF16, d);
     attention_profile_cases(KVD_STORAGE_BF16, 64);
     for (const uint32_t d : { 64u, 128u, 256u }) attention_logit_cases(KVD_STORAGE_BF16, d);
-    for (int s = KVD_STORAGE_INT8; s < KVD_N_STORAGE; s++) attention_logit_cases(s, 256);
+    for (int s = KVD_STORAGE_INT8; s < KVD_N_STORAGE; s++) {
+        for (const uint32_t d : { 64u, 128u }) attention_profile_cases(s, d);
+        for (const uint32_t d : { 64u, 128u, 256u }) attention_logit_cases(s, d);
+    }
     for (int s = 0; s < KVD_N_STORAGE; s++) {
         attention_plain_cases(s, 96, 0);
         attention_plain_cases(s, 192, 128);
