@@ -87,7 +87,8 @@ static const struct codec_map planes_map = CODEC_TABLE(kvd__v1__describe_planes_
         U32(frontier, at.frontier), U32(prompt_tokens, at.prompt_tokens),                                              \
         U32(max_output_tokens, at.max_output_tokens), U32S_BY_POOL(ensure, at.ensure),                                 \
         SUBS_NEW(victims, at.victims, at.n_victims, KVD_MAX_VICTIMS, codec_victim_map), U64(revision, at.revision),    \
-        SUB(root, at.root, codec_root_map)
+        SUB(root, at.root, codec_root_map), U32(checkpoint_every, at.checkpoint_every),                                \
+        BOOL(checkpoint_prompt, at.checkpoint_prompt)
 
 #define PB Kvd__V1__ActivationRequest
 static const struct codec_field activation_fields[] = { HEADER, ACTIVATION_ROWS(u.activation) };

@@ -215,6 +215,11 @@ struct kvd_activation {
     uint32_t n_victims;               /* at most KVD_MAX_VICTIMS */
     const struct kvd_victim *victims; /* the recipe: they give way with the activation or not at all */
     uint64_t revision;                /* of the store when the recipe was made; 0 = any */
+    /* Rolling checkpoints, which the sequence leaves while it runs, where windows or state images would be gone: at
+     * multiples of so many tokens (itself a multiple of 64; 0: none), and at the last page boundary before the prompt's
+     * last token. */
+    uint32_t checkpoint_every;
+    bool checkpoint_prompt;
 };
 struct kvd_pool_view { /* one pool of a sequence now */
     uint32_t row, membership, entitlement, committed;

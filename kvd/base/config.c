@@ -208,6 +208,10 @@ static const struct key keys[] = {
       "Continuations that the store keeps, and those that keep its running sequences at their end: more than\n"
       "max_concurrency. auto: max_concurrency and one for each page of the main pool and each that the arena holds,\n"
       "in all at least 4096 and at most 262144." },
+    { "limits", "rolling_checkpoints", KEY_U32, FIELD(rolling_checkpoints), 1, 16, "4", NULL,
+      "Rolling checkpoints that one sequence has at once, where its activation asks for them: the oldest goes for a\n"
+      "newer one. Each takes a continuation, the pages of its windows, and a state slot where there are state "
+      "images." },
     { "limits", "sequences_per_session", KEY_U32_AUTO, FIELD(sequences_per_session), 1, 65536, "auto", NULL,
       "Active sequences that one session may own. auto: max_concurrency." },
     { "limits", "message_queue", KEY_BYTES, FIELD(message_queue), 65536, 64u << 20, "256KiB", NULL,

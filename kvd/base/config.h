@@ -93,6 +93,7 @@ struct config {
     uint32_t lease_window, prefill_chunk, map_ahead;
     /* [limits] */
     uint32_t sessions, connections, continuations /* CONFIG_AUTO32 */, event_queue;
+    uint32_t rolling_checkpoints;
     uint32_t sessions_per_uid, sequences_per_session; /* CONFIG_AUTO32 */
     uint64_t message_queue;
     uint64_t handshake_timeout, stall_timeout; /* ns */

@@ -282,6 +282,7 @@ void plan_store_config(const struct config *c, const struct plan *plan, struct s
         .lease_window = c->lease_window,
         .map_ahead = c->map_ahead,
         .max_continuations = continuations_of(c, plan),
+        .max_rolling = c->rolling_checkpoints,
         .has_state = c->state_bytes > 0,
         .state_slots = plan->spec.state_slots,
         .generation = c->first_generation,

@@ -116,6 +116,7 @@ enum labels {
     DIRECTION,
     OUTCOME,
     FATE,
+    ROLLING,
     DOMAIN,
     DOMAIN_RESULT,
     REASON,
@@ -228,6 +229,10 @@ static const struct family {
       "Continuations that were demoted to the host arena for others." },
     { "kvd_victims_shortened_total", COUNTER, NONE, PLAIN, AT(lives.victims_shortened),
       "Continuations that were shortened for others." },
+    { "kvd_rolling_checkpoints_total", COUNTER, ROLLING, PLAIN, AT(lives.rolling[0]),
+      "Rolling checkpoints: found under their names, superseded by a newer one of their sequence, skipped for want of "
+      "a "
+      "continuation, a page, a state slot or an image." },
     { "kvd_continuation_lifetime_seconds", HISTOGRAM, FATE, NANOSECONDS, AT_HISTOGRAM(lives.lifetime[0]),
       "Time from the making of a continuation to its end." },
     { "kvd_continuation_idle_seconds", HISTOGRAM, FATE, NANOSECONDS, AT_HISTOGRAM(lives.idle[0]),
@@ -361,6 +366,7 @@ static const char *const direction_names[2] = { [DEVICE_TO_HOST] = "demoted", [H
 static const char *const outcome_names[HOST_OUTCOMES] = { "kept", "shortened", "dropped", "damaged" };
 static const char *const result_names[2] = { "hit", "miss" };
 static const char *const fate_names[STORE_FATES] = { "released", "evicted", "moved", "lost" };
+static const char *const rolling_names[STORE_ROLLINGS] = { "found", "superseded", "skipped" };
 static const char *const reason_names[COLD_DROPS] = { "age", "queue", "engine", "arena" };
 /* cold_fault_name, from COLD_FAULT_SHORT on. */
 static const char *const fault_names[] = { "short", "magic", "version", "header", "layout",   "digest", "kind",
@@ -401,6 +407,7 @@ static const struct label_set {
     [OUTCOME] = { "outcome", outcome_names, HOST_OUTCOMES },
     [RESULT] = { "result", result_names, 2 },
     [FATE] = { "reason", fate_names, STORE_FATES },
+    [ROLLING] = { "outcome", rolling_names, STORE_ROLLINGS },
     [REASON] = { "reason", reason_names, COLD_DROPS },
     [CHECKED] = { "outcome", checked_names, COLD_CHECK_OUTCOMES },
     [FAULT] = { "field", fault_names, COLD_FAULTS - 1 },

@@ -48,7 +48,9 @@ static void want_of(const struct call *call, const struct kvd_activation *a, uin
                                            .victims = call->memory,
                                            .n_victims = a->n_victims,
                                            .tag = call->session->peer.uid,
-                                           .revision = a->revision };
+                                           .revision = a->revision,
+                                           .checkpoint_every = a->checkpoint_every,
+                                           .checkpoint_prompt = a->checkpoint_prompt };
     memcpy(ret_want->ensure, a->ensure, sizeof ret_want->ensure);
 }
 

@@ -108,9 +108,17 @@ static void tell_gone(struct service *s, const struct bundle *b, const struct kv
                                          .group = b->group });
 }
 
+/* GRP-5: whose the rolling checkpoints are, before anybody can find them. */
+static void note_rolling(struct service *s, const struct bundle *b) {
+    struct store_rolling own[STORE_MAX_ROLLING];
+    uint32_t n = store_get_rolling(s->store, b->seq, own);
+    for (uint32_t i = 0; i < n; i++) tenant_note(s, own[i].cont, b->tenant);
+}
+
 /* One after the other, each with the list that stands for it then. */
-static void ask_store(struct service *s, struct round_memory *memory, uint32_t n) {
+static void ask_store(struct service *s, struct round_memory *memory, uint32_t n, uint64_t ticket) {
     for (uint32_t i = 0; i < n; i++) {
+        memory->items[i].ticket = ticket;
         const struct growth_list *list = s->config.lease_growth ? bundle_growth(s, memory->bundles[i]) : NULL;
         if (list) {
             memory->items[i].growth = list->victims;
@@ -119,6 +127,7 @@ static void ask_store(struct service *s, struct round_memory *memory, uint32_t n
         }
         store_round(s->store, &memory->items[i], 1, &memory->results[i]);
         tell_gone(s, memory->bundles[i], memory->gone, memory->results[i].n_gone);
+        if (memory->results[i].n_rolled) note_rolling(s, memory->bundles[i]);
     }
 }
 
@@ -134,6 +143,7 @@ static void answer_item(struct service *s, const struct store_round_result *from
     to->n_pools = s->pools.n_pools;
     memcpy(to->pool, from->pool, to->n_pools * sizeof to->pool[0]);
     transfer_rows(s->transfer, from->pool);
+    if (from->rolled.bits) transfer_copy(s->transfer, &from->image);
 }
 
 /* Each item of the answer, and what the store was short of. */
@@ -149,7 +159,9 @@ static void count_items(struct service *s, const struct round_memory *memory, ui
 
 void publish_rows(struct call *call, struct pending *op) {
     struct service *s = call->service;
-    switch (transfer_submit(s->transfer, pending_tag(s, op))) {
+    enum transfer_result result = transfer_submit(s->transfer, pending_tag(s, op));
+    if (result != TRANSFER_PENDING) store_rolling_copied(s->store, pending_tag(s, op), result == TRANSFER_DONE);
+    switch (result) {
     case TRANSFER_DONE: pending_free(s, op); break;
     case TRANSFER_PENDING:
         op->kind = PENDING_PUBLISH;
@@ -173,7 +185,7 @@ void serve_round(struct call *call) {
     call->reply.u.round.n = call->request.u.round.n;
     call->reply.u.round.items = results;
     uint32_t n = collect_items(call, memory, results);
-    ask_store(s, memory, n);
+    ask_store(s, memory, n, pending_tag(s, op));
     transfer_begin(s->transfer);
     for (uint32_t i = 0; i < n; i++) {
         answer_item(s, &memory->results[i], &results[memory->index[i]]);

@@ -323,6 +323,7 @@ static void begin_activation(struct store *store, struct activation *act, struct
     seq->domain = act->source ? domain_hold(store, act->source->domain) : domain_take(store, &act->want->root);
     seq->prompt = act->want->prompt_tokens;
     seq->ceiling = act->ceiling;
+    roll_begin(store, seq, act->want);
     seq->keep = act->want->keep;
     seq->frontier = act->want->frontier;
     seq->victims_lost = lost;

@@ -65,6 +65,8 @@ int activation_resolve(const struct store *store, const struct store_activation 
     if (want->max_output_tokens < 1 || want->max_output_tokens > s - want->prompt_tokens + 1)
         return store_refuse(refusal, STORE_E_RANGE, STORE_S_OUTPUT, KVD_NONE, want->max_output_tokens,
                             want->prompt_tokens, s - want->prompt_tokens + 1);
+    if (want->checkpoint_every % KVD_PAGE_TOKENS)
+        return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_BOUNDARY, KVD_NONE, want->checkpoint_every, 0, 0);
     act.ceiling = want->prompt_tokens + want->max_output_tokens - 1;
     int rc = check_source(store, &act, refusal);
     if (rc) return rc;

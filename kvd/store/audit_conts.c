@@ -78,6 +78,41 @@ static void check_claims(struct audit *a, uint32_t i) {
     EXPECT(!cont->going || (cont->pins && !cont->published), "continuation %u goes, and nothing holds it", i);
 }
 
+/* GRP-5: a rolling checkpoint is one of its sequence's; and what is not published is somebody's. */
+static void check_rolling(struct audit *a, uint32_t i) {
+    const struct store *store = a->store;
+    const struct cont *cont = &store->conts[i];
+    const struct seq *seq = cont->rolls_for ? &store->seqs[cont->rolls_for - 1] : NULL;
+    uint32_t listed = 0, at = store->in_flight;
+    for (uint32_t k = 0; seq && seq->occupied && k < seq->n_rolled; k++)
+        listed += seq->rolled[k].bits == cont_handle(store, cont).bits;
+    EXPECT(!seq || listed == 1,
+           "GRP-5: continuation %u is a rolling checkpoint of sequence %u, which lists it %u times", i,
+           cont->rolls_for - 1, listed);
+    if (cont->published || cont->owned || cont->going || i == store->fetching) return;
+    while (at != KVD_NONE && at != i) at = store->conts[at].next_victim;
+    EXPECT(seq || at == i, "continuation %u is not published, and nobody will", i);
+}
+
+/* GRP-5: no more than may be, in order, none past the frontier, and each found that has its names. */
+static void check_rolled(struct audit *a, uint32_t i) {
+    const struct store *store = a->store;
+    const struct seq *seq = &store->seqs[i];
+    struct store_rolling own[STORE_MAX_ROLLING];
+    uint32_t last = 0, n = store_get_rolling(store, seq_handle(store, seq), own);
+    EXPECT(n <= store->config.max_rolling, "GRP-5: sequence %u has %u rolling checkpoints", i, n);
+    for (uint32_t k = 0; k < n; k++) {
+        const struct cont *cont = cont_find(store, own[k].cont);
+        uint32_t end = space_entry(store, &cont->space[0], cont->space[0].count - 1);
+        EXPECT(cont->frontier > last && cont->frontier < seq->roll_next,
+               "GRP-5: a rolling checkpoint of sequence %u at %u comes after one at %u, the next is due at %u", i,
+               cont->frontier, last, seq->roll_next);
+        EXPECT(cont->published || cont->source_slot != KVD_NONE || !(store->pool[0].pages[end].flags & PAGE_NAMED),
+               "GRP-5: the rolling checkpoint of sequence %u at %u has its names, and is not found", i, cont->frontier);
+        last = cont->frontier;
+    }
+}
+
 /* NAME-1: each holder is of a domain that is found by its digest. */
 static void check_domain(struct audit *a, const char *kind, uint32_t i, uint32_t d) {
     const struct domains *domains = &a->store->domains;
@@ -140,6 +175,7 @@ uint32_t audit_cont(struct audit *a, uint32_t i) {
     if (!cont->occupied) return 1;
     check_claims(a, i);
     audit_image(a, i);
+    check_rolling(a, i);
     if (!cont->owned) check_domain(a, "continuation", i, cont->domain);
     if (!cont->published) return work;
     check_path(a, i);
@@ -240,6 +276,7 @@ static void count_seq(struct audit *a, uint32_t i, struct seq_sums *sums) {
     const struct seq *seq = &store->seqs[i];
     sums->n++;
     check_own(a, i, sums);
+    if (seq->n_rolled) check_rolled(a, i);
     check_domain(a, "sequence", i, seq->domain);
     for (uint32_t p = 0; p < store->n_pools; p++) {
         const struct space *space = &seq->space[p];

@@ -151,6 +151,7 @@ int store_set_retention(struct store *store, store_cont handle, uint32_t retenti
     if (rc) return rc;
     if (!cont->published || cont->claimed)
         return store_refuse(refusal, STORE_E_BUSY, STORE_S_CONTINUATION, KVD_NONE, 0, cont->pins, 0);
+    cont_disown(store, cont);
     order_drop(store, cont);
     cont->retention = retention;
     order_insert(store, cont);

@@ -59,6 +59,7 @@ struct cont *cont_find_equal(const struct store *store, const struct cont *like)
 
 /* What it has to go by is as it would be of the newcomer, too. */
 static void refresh(struct store *store, struct cont *cont, uint32_t retention) {
+    cont_disown(store, cont);
     order_drop(store, cont);
     cont->used = store->operations;
     cont->used_ns = store->now_ns;

@@ -160,21 +160,7 @@ void slot_unpin(struct store *store, uint32_t slot) {
     slot_update(store, slot);
 }
 
-/* ---- what a sequence shows and gives back ---- */
-
-void seq_view(const struct store *store, const struct seq *seq, uint32_t p, uint32_t changed,
-              struct kvd_pool_view *ret_view) {
-    const struct space *space = &seq->space[p];
-    ret_view->row = seq->row[p];
-    ret_view->membership = space->count;
-    ret_view->first = space->base;
-    ret_view->entitlement =
-        store->window_pages[p] ? window_end(store, p, space->base, seq_reach(store, seq, p)) : space_entitlement(space);
-    ret_view->committed = space->committed;
-    ret_view->protected_frontier = seq_protected(store, seq, p);
-    ret_view->slice_begin = 0;
-    ret_view->slice_count = changed;
-}
+/* ---- what a sequence gives back ---- */
 
 void seq_release_rows(struct store *store, struct seq *seq, struct kvd_pool_view ret_rows[KVD_MAX_POOLS]) {
     memset(ret_rows, 0, KVD_MAX_POOLS * sizeof *ret_rows);

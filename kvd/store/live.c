@@ -87,9 +87,23 @@ uint32_t live_forked(const struct store *store, const struct seq *seq) {
 }
 
 uint32_t seq_protected(const struct store *store, const struct seq *seq, uint32_t p) {
-    uint32_t shared = space_protected(store, p, &seq->space[p]);
-    if (store
-            ->window_pages[p]) /* others may have gone on, and hold only its pages of Main: no pool ends before those */
-        shared = max_u32(shared, space_protected(store, 0, &seq->space[0]));
+    bool rolls = seq->n_rolled > 0 && !MUTANT(rolling_one_protects);
+    uint32_t shared = rolls ? roll_protected(store, seq, p) : space_protected(store, p, &seq->space[p]);
+    if (store->window_pages[p]) /* others may have gone on, and hold only its pages of Main: no pool ends before it */
+        shared = max_u32(shared, rolls ? roll_protected(store, seq, 0) : space_protected(store, 0, &seq->space[0]));
     return MUTANT(forks_in_flight_are_cut) ? shared : max_u32(shared, live_forked(store, seq));
+}
+
+void seq_view(const struct store *store, const struct seq *seq, uint32_t p, uint32_t changed,
+              struct kvd_pool_view *ret_view) {
+    const struct space *space = &seq->space[p];
+    ret_view->row = seq->row[p];
+    ret_view->membership = space->count;
+    ret_view->first = space->base;
+    ret_view->entitlement =
+        store->window_pages[p] ? window_end(store, p, space->base, seq_reach(store, seq, p)) : space_entitlement(space);
+    ret_view->committed = space->committed;
+    ret_view->protected_frontier = seq_protected(store, seq, p);
+    ret_view->slice_begin = 0;
+    ret_view->slice_count = changed;
 }

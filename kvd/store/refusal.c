@@ -36,7 +36,8 @@ static const char *const subject_names[] = { [STORE_S_NONE] = "request",
                                              [STORE_S_MOVE] = "copies between device and host",
                                              [STORE_S_DOMAIN] = "domains",
                                              [STORE_S_REPLICA] = "other replicas of pages",
-                                             [STORE_S_LENT] = "lent pages" };
+                                             [STORE_S_LENT] = "lent pages",
+                                             [STORE_S_BOUNDARY] = "checkpoints" };
 
 /* asked, had and limit are put in by the caller in this order. */
 static const char *sentence_of(enum store_code code) {
@@ -136,6 +137,10 @@ const char *store_refusal_text(const struct store_refusal *refusal, char *buf, s
                  "continuation 0x%" PRIx64 " is what a running sequence has named so far (%" PRIu64
                  " tokens): fork it with keep at a page boundary, or ask again when the sequence has finished",
                  refusal->asked, refusal->had);
+    } else if (refusal->subject == STORE_S_BOUNDARY) {
+        snprintf(buf + n, bytes - (size_t)n,
+                 "every %" PRIu64 " tokens is no page boundary: ask for a multiple of %d, or for 0 (none)",
+                 refusal->asked, KVD_PAGE_TOKENS);
     } else if (refusal->subject == STORE_S_LENT) {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"

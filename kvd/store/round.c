@@ -59,7 +59,7 @@ static int check_frontiers(const struct store *store, const struct seq *seq, con
                                 window_lowest(store, p, space->base), paper->committed);
         paper->committed = want->truncate;
     }
-    paper->base = max_u32(space->base, window_kept(store, p, paper->committed));
+    if (store->window_pages[p]) paper->base = max_u32(space->base, window_kept(store, p, paper->committed));
     paper->count = space->count;
     if (want->ask & KVD_ROUND_KEEP)
         paper->count =
@@ -239,7 +239,6 @@ static bool apply_pool(struct store *store, struct seq *seq, uint32_t p, const s
     uint32_t before = space->count, first = paper->base > space->base ? space->base : paper->count;
     bool changed = paper->base > space->base && window_pass(store, p, space, paper->base, row);
     if (paper->count < before) space_drop(store, p, space, paper->count, true, true, row);
-    if (!store->window_pages[p]) changed = grow_space(store, p, space, paper->entitlement);
     if (paper->mapped > space->count) space_map(store, p, space, paper->mapped - space->count, row);
     space->shared = space_shared(store, p, space);
     seq_view(store, seq, p, 0, ret_view);
@@ -258,6 +257,22 @@ static void commit_pools(struct store *store, struct seq *seq, const struct stor
         passes |= paper[p].base > seq->space[p].base;
     }
     if (passes) record_seq(store, seq);
+}
+
+/* GRP-5: before what is behind the windows goes, and after all that the item itself takes has been taken. */
+static bool take_checkpoints(struct store *store, struct seq *seq, const struct store_round_item *item,
+                             struct store_round_result *result) {
+    uint32_t committed = seq->space[0].committed;
+    for (uint32_t p = 1; p < store->n_pools; p++) committed = min_u32(committed, seq->space[p].committed);
+    return seq->roll_next <= committed && roll_pass(store, seq, committed, item, result);
+}
+
+/* Those of its own that lie behind where it is cut go with what is cut. */
+static bool cut_checkpoints(struct store *store, struct seq *seq, const struct store_round_item *item) {
+    uint32_t frontier = KVD_NONE;
+    for (uint32_t p = 0; p < store->n_pools; p++)
+        if (item->pool[p].ask & KVD_ROUND_TRUNCATE) frontier = min_u32(frontier, item->pool[p].truncate);
+    return frontier != KVD_NONE && roll_cut(store, seq, frontier);
 }
 
 static void report_bounds(const struct store *store, const struct seq *seq, const struct paper *paper,
@@ -301,11 +316,16 @@ static int round_item(struct store *store, const struct store_round_item *item, 
         shortens |= paper[p].committed < seq->space[p].committed || item->pool[p].ask & KVD_ROUND_TRUNCATE;
         commits |= item->pool[p].ask & KVD_ROUND_COMMIT;
     }
+    bool rolls = seq->roll_every || seq->roll_prompt;
+    if (shortens && rolls) grew |= cut_checkpoints(store, seq, item);
     if (shortens && !MUTANT(directory_late_truncation)) /* what goes, goes from the directory first */
         record_seq_at(store, seq, before);
     if (shortens) /* while the pages and names that go are there */
         live_set(store, seq, min_u32(live_reach(store, seq, committed), live_now(store, seq)), NULL);
     commit_pools(store, seq, item, paper);
+    for (uint32_t p = 0; p < store->n_pools; p++)
+        if (!store->window_pages[p]) grew |= grow_space(store, p, &seq->space[p], paper[p].entitlement);
+    if (rolls) grew |= take_checkpoints(store, seq, item, result);
     for (uint32_t p = 0; p < store->n_pools; p++) {
         grew |= apply_pool(store, seq, p, &paper[p], &result->pool[p]);
         if (item->pool[p].ask & KVD_ROUND_COMMIT) seq_unpin_source(store, seq);
@@ -324,10 +344,8 @@ static int round_item(struct store *store, const struct store_round_item *item, 
 void store_round(struct store *store, const struct store_round_item *items, uint32_t n,
                  struct store_round_result *results) {
     for (uint32_t i = 0; i < n; i++) {
-        struct store_round_result result;
-        memset(&result, 0, sizeof result);
-        result.refusal.pool = KVD_NONE;
-        round_item(store, &items[i], &result);
-        results[i] = result;
+        memset(&results[i], 0, sizeof results[i]);
+        results[i].refusal.pool = KVD_NONE;
+        round_item(store, &items[i], &results[i]);
     }
 }

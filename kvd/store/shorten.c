@@ -38,6 +38,7 @@ static void cut_space(struct store *store, const struct cont *cont, uint32_t p, 
 }
 
 void cont_shorten(struct store *store, struct cont *cont, uint32_t frontier) {
+    cont_disown(store, cont);
     index_drop(store, cont);
     cont->frontier = frontier;
     cont->named = min_u32(cont->named, frontier / KVD_PAGE_TOKENS);

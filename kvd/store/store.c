@@ -88,6 +88,9 @@ int store_check_config(const struct store_config *c, char *err, size_t n) {
     if (c->has_state && c->state_slots < c->max_concurrency)
         return wrong_config(err, n, "state_slots is %u: every one of %u concurrent sequences needs one", c->state_slots,
                             c->max_concurrency);
+    if (c->max_rolling > STORE_MAX_ROLLING)
+        return wrong_config(err, n, "max_rolling is %u: up to %d rolling checkpoints of a sequence are possible",
+                            c->max_rolling, STORE_MAX_ROLLING);
     if (c->membership_entries > (uint64_t)INT32_MAX * CHUNK)
         return wrong_config(err, n, "membership_entries is %llu: up to %llu are possible",
                             (unsigned long long)c->membership_entries, (unsigned long long)INT32_MAX * CHUNK);

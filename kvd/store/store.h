@@ -34,6 +34,7 @@
 #include "kvd_types.h"
 
 #define STORE_MAX_COPIES (KVD_MAX_POOLS + 1) /* of one transition: a tail a pool, and a state image */
+#define STORE_MAX_ROLLING 16                 /* rolling checkpoints that are one sequence's own */
 
 struct store;
 typedef struct store_seq {
@@ -66,6 +67,7 @@ struct store_config {
     uint32_t prefill_chunk;                    /* tokens; the window is at least this */
     uint32_t map_ahead;          /* pages mapped beyond an ensure that has to map anyway; capped by entitlement */
     uint32_t max_continuations;  /* descriptors */
+    uint32_t max_rolling;        /* rolling checkpoints of one sequence, up to STORE_MAX_ROLLING; 0: none are made */
     uint32_t spare_pages;        /* page descriptors beyond physical pages and those that the arena holds, a pool */
     uint64_t membership_entries; /* logical-block entries over all spaces; 0 = a default that cannot starve C full
                                     sequences */
@@ -131,7 +133,8 @@ enum store_subject {
     STORE_S_MOVE,    /* transitions that move pages between device and host at once */
     STORE_S_DOMAIN,  /* root digests */
     STORE_S_REPLICA, /* pages whose other replica is missing: dropping this one would lose them */
-    STORE_S_LENT     /* pages that a sequence lends, and that sequence */
+    STORE_S_LENT,    /* pages that a sequence lends, and that sequence */
+    STORE_S_BOUNDARY /* of rolling checkpoints */
 };
 
 struct store_refusal {
@@ -388,6 +391,8 @@ struct store_activation {
     uint64_t revision;                /* recipe made at; 0 = do not check */
     uint64_t
         tag; /* the owner's, opaque: carried by the sequence and the continuations made of it, also over a restart */
+    uint32_t checkpoint_every; /* GRP-5: at each multiple of so many tokens, itself one of 64; 0: at none */
+    bool checkpoint_prompt;    /* and at the last page boundary before the prompt's last token */
 };
 
 struct store_activated {
@@ -497,6 +502,7 @@ struct store_round_item {
     struct kvd_round_pool pool[KVD_MAX_POOLS];
     const struct kvd_victim *growth; /* who may go where lease growth lacks room; at most KVD_MAX_VICTIMS */
     uint32_t n_growth;
+    uint64_t ticket;         /* of copies of state images: to store_rolling_copied. 0: none */
     struct kvd_victim *gone; /* room for n_growth: those that went. frontier: what is left of each, 0: released */
 };
 struct store_round_result {
@@ -504,9 +510,31 @@ struct store_round_result {
     bool bounded; /* lease growth refused: the request ends at bounded_frontier = min(entitlement * 64, ceiling) tokens
                    * (SPACE-4); everything else was applied */
     uint32_t bounded_pool, bounded_frontier;
-    uint32_t n_gone; /* entries of the item's `gone` */
+    uint32_t n_gone;   /* entries of the item's `gone` */
+    uint32_t n_rolled; /* rolling checkpoints taken */
+    store_cont rolled; /* with state images: a rolling checkpoint whose image is to be copied; else none */
+    struct store_copy
+        image; /* that copy. Its end is told by store_rolling_copied, or by store_checkpoint_commit and _abort */
     struct kvd_pool_view pool[KVD_MAX_POOLS];
 };
+/* GRP-5: where the frontier that all pools have passes a boundary that the activation asked for, a checkpoint of it is
+ * taken before anything behind a window goes. With state images that takes an item whose commits end at the boundary
+ * and whose state_frontier says that the slot has the image of it. It waits, and no request can name it, until all its
+ * pages have names (and the image is copied): then it is found. Where the sequence has max_rolling of its own already,
+ * the oldest that nobody uses goes for it. What lacks a descriptor, a page, a slot or membership is skipped and
+ * counted, and the item is applied all the same. Its own checkpoints stop no truncation: those that lie behind it go.
+ */
+struct store_rolling {
+    store_cont cont;
+    uint32_t frontier;
+    bool found; /* it has its names */
+};
+/* A sequence's own, the oldest first. Returns how many. */
+uint32_t store_get_rolling(const struct store *store, store_seq seq,
+                           struct store_rolling ret_rolling[STORE_MAX_ROLLING]);
+/* The images of all rolling checkpoints taken by items with this ticket (not 0) are copied, or (ok: false) never will
+ * be. */
+void store_rolling_copied(struct store *store, uint64_t ticket, bool ok);
 /* Never fails as a whole; neighbours of a bad item are applied. */
 void store_round(struct store *store, const struct store_round_item *items, uint32_t n,
                  struct store_round_result *results);
@@ -596,7 +624,8 @@ struct store_checkpoint {
  * here waits for copies to the host. */
 int store_checkpoint_begin(struct store *store, store_seq seq, uint64_t lease, const struct store_checkpoint *want,
                            struct store_checkpointed *ret_checkpointed, struct store_refusal *refusal);
-/* ret_cont (may be NULL): the handle to go by: of an equal continuation, if one came to be meanwhile (FIT-5). */
+/* ret_cont (may be NULL): the handle to go by: of an equal continuation, if one came to be meanwhile (FIT-5); none of a
+ * rolling checkpoint that has no names yet. */
 int store_checkpoint_commit(struct store *store, store_cont cont, store_cont *ret_cont, struct store_refusal *refusal);
 int store_checkpoint_abort(struct store *store, store_cont cont, struct store_refusal *refusal);
 
@@ -724,10 +753,18 @@ enum store_fate {
     STORE_LOST,         /* damaged */
     STORE_FATES
 };
+/* Of rolling checkpoints. */
+enum store_rolling_outcome {
+    STORE_ROLLING_FOUND = 0,  /* under its names, or one that stands for it is */
+    STORE_ROLLING_SUPERSEDED, /* gone for a newer one of its sequence */
+    STORE_ROLLING_SKIPPED,    /* not taken, for want of something */
+    STORE_ROLLINGS
+};
 /* Since store_init. Times are those that store_set_time told: of one that was found in the directory, since then. */
 struct store_lives {
     uint64_t made, merged /* kept, but an equal one stood for it */, found /* in the directory */, ended[STORE_FATES];
     uint64_t victims_demoted, victims_shortened; /* they go on; released ones are STORE_EVICTED */
+    uint64_t rolling[STORE_ROLLINGS];
     uint64_t committed_tokens; /* by rounds, in Main; what is cut off and committed again counts again */
     struct histogram lifetime[STORE_FATES];
     struct histogram idle[STORE_FATES]; /* from the last use to the end */

@@ -193,6 +193,9 @@ struct seq {
     bool damaged;                                             /* and that did not match its checksum */
     uint32_t victims, n_victims, victims_lost, chunks_pending;
     uint64_t tag;
+    /* Rolling checkpoints (roll.c): where, the next boundary (KVD_NONE: none), and its own, the oldest first. */
+    uint32_t roll_every, roll_prompt, roll_next, n_rolled;
+    store_cont rolled[STORE_MAX_ROLLING];
     bool recorded; /* has a record in the directory */
     bool lends;    /* its pages are an engine's, which hands them out itself (lent.c) */
     struct tier_job job;
@@ -210,6 +213,8 @@ struct cont {
     bool occupied, published, claimed, tail_named;
     bool owned;           /* a sequence's: no continuation yet, and live where it is published (live.c) */
     bool going;           /* its sequence was released: it goes with the last fork in flight, and nobody finds it */
+    uint64_t ticket;      /* of the Round whose copies its image is one of */
+    uint32_t rolls_for;   /* number of the sequence (from 1) whose rolling checkpoint it is; 0: of none (roll.c) */
     uint32_t pins;        /* forks in flight from it */
     uint32_t next_victim; /* in a recipe; or the next checkpoint in flight */
     uint32_t frontier, named, retention, slot;
@@ -440,6 +445,13 @@ static inline void cont_touch(struct store *store, struct cont *cont) {
     touched_add(store->touched, (uint32_t)(cont - store->conts));
 }
 
+/* GRP-5: it is no sequence's own rolling checkpoint any more. */
+static inline void cont_disown(struct store *store, struct cont *cont) {
+    if (!cont->rolls_for || MUTANT(rolling_one_stays_its_own)) return;
+    cont_touch(store, cont);
+    cont->rolls_for = 0;
+}
+
 /* Writer and protection follow from references (PAGE-5, SPACE-8). */
 static inline void page_update(struct pool *pool, uint32_t d) {
     struct page *page = &pool->pages[d];
@@ -631,6 +643,51 @@ bool cont_may_go(const struct cont *cont);
 /* As growth and checkpoints take it, who cannot wait for copies: *ret_victim is demoted only where the host has all of
  * it. False: it is gone, held by a transition, demoted already, or cannot be shortened to this. */
 bool victim_for_growth(const struct store *store, const struct kvd_victim *want, struct victim *ret_victim);
+
+/* ---- checkpoint.c ---- */
+
+/* What a continuation needs (CONT-1, CONT-2): one frontier of at least a token in all pools and the state image, every
+ * full page named, the tail's tokens. */
+int seq_complete(const struct store *store, const struct seq *seq, const struct kvd_tail *tail,
+                 struct store_refusal *refusal);
+/* What there will be for a checkpoint when the victims have given way. */
+struct post_state {
+    struct victim *victims; /* the store's scratch */
+    uint32_t n, conts, slots, pages[KVD_MAX_POOLS];
+    uint32_t reserve[KVD_MAX_POOLS]; /* for the sequence, in the stead of window pages that it shares from now on */
+    uint64_t chunks;
+};
+void post_look(const struct store *store, struct post_state *post); /* of its victims */
+/* STORE_OK or STORE_E_SHORT. Acquisitions in order: descriptor, pages (tail, and for windows), state slot, membership.
+ */
+int checkpoint_check(struct store *store, const struct seq *seq, uint32_t frontier, struct post_state *post,
+                     struct store_refusal *refusal);
+/* All but the tail, the image and the names; unpublished. Cannot fail after the check. */
+struct cont *checkpoint_take(struct store *store, struct seq *seq, uint32_t frontier, const struct post_state *post);
+/* The sequence's image is to be copied into a slot of its own. */
+struct store_copy checkpoint_image(struct store *store, const struct seq *seq, struct cont *cont);
+void checkpoint_fly(struct store *store, struct cont *cont);  /* it has copies in flight, */
+void checkpoint_land(struct store *store, struct cont *cont); /* or has none any more */
+/* A rolling one has its names: its last page has. It is found from now on, or an equal one is, which is returned. */
+bool checkpoint_is_named(const struct store *store, const struct cont *cont);
+struct cont *checkpoint_show(struct store *store, struct cont *cont);
+
+/* ---- roll.c: rolling checkpoints (GRP-5) ---- */
+
+void roll_begin(const struct store *store, struct seq *seq, const struct store_activation *want);
+uint32_t roll_after(const struct seq *seq, uint32_t tokens); /* the next boundary; KVD_NONE: there is none */
+/* Its pools are committed past roll_next, what lies behind the windows is still there. True: one was taken. */
+bool roll_pass(struct store *store, struct seq *seq, uint32_t committed, const struct store_round_item *item,
+               struct store_round_result *result);
+/* Its own ones behind the frontier go. True: there were such. */
+bool roll_cut(struct store *store, struct seq *seq, uint32_t frontier);
+/* What others protect of a sequence that has such, as space_protected. */
+uint32_t roll_protected(const struct store *store, const struct seq *seq, uint32_t pool);
+/* Its pages got names: those that have all are found. True: there are such. */
+bool roll_named(struct store *store, struct seq *seq);
+/* How many that wait for names hold this block of Main. */
+uint32_t roll_unnamed(const struct store *store, const struct seq *seq, uint32_t block);
+void roll_end(struct store *store, struct seq *seq); /* the sequence ends */
 
 struct activation {
     const struct store_activation *want;

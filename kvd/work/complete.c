@@ -77,6 +77,7 @@ static bool advance_pending(struct service *s, struct pending *op, struct msg_re
         reply->u.moved = op->u.moved;
         break;
     case PENDING_PUBLISH:
+        store_rolling_copied(s->store, pending_tag(s, op), result == TRANSFER_DONE);
         if (result == TRANSFER_DONE) break;
         snprintf(why, why_bytes, "it was done in the store, but the device is lost: %.300s",
                  transfer_error(s->transfer));

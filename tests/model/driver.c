@@ -294,8 +294,9 @@ static void report(const struct run *r) {
         printf(" %s %" PRIu64 "+%" PRIu64, operations[i].name, r->done[i], r->refused[i]);
     printf("; tail copies %" PRIu64 ", tails copied by a move %" PRIu64 ", bounded %" PRIu64
            ", injected shortages %" PRIu64 ", victims lost %" PRIu64 ", owed %" PRIu64
-           ", mapped ahead of commit %" PRIu64 ", victims of growth %" PRIu64 "\n    ",
-           r->copies, r->moved_tails, r->bounded, r->faults, r->lost_victims, r->owed, r->borrowed, r->grown);
+           ", mapped ahead of commit %" PRIu64 ", victims of growth %" PRIu64 ", rolling checkpoints %" PRIu64 "\n    ",
+           r->copies, r->moved_tails, r->bounded, r->faults, r->lost_victims, r->owed, r->borrowed, r->grown,
+           r->model.taken);
 }
 
 /* Everything goes back: whatever state random operations left, the store must close to empty. */

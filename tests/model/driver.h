@@ -59,6 +59,7 @@ struct run {
 
     bool moved;    /* the step changed something in the model */
     bool own_only; /* it only mapped or committed inside a reservation: the revision stays */
+    bool unsure;   /* a shortage was injected: what lacked is the store's to say */
     bool reowned;  /* it changed who owns what, or free or reserved numbers: the revision increases */
     uint64_t step;
     char audit_text[1024];

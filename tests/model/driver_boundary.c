@@ -185,6 +185,8 @@ static void check_round_view(struct run *r, const struct model_seq *s, const str
     SAME(v->membership, rd->map[p], "round");
     SAME(v->entitlement, rd->entitlement[p], "round");
     SAME(v->committed, rd->committed[p], "round");
+    for (int c = 0; c < MODEL_CONTS; c++)
+        if (r->model.cont[c].used && r->model.cont[c].asked) return; /* whose own it is comes to light later */
     SAME(v->protected_frontier, model_protected(&r->model, s, p), "round");
 }
 
@@ -200,6 +202,27 @@ static void state_step(struct run *r, const struct store_round_item *it, struct 
     if (it->state_frontier == KVD_NONE) return;
     s->sp.image = kvt_random(&r->random);
     memory_state_write(r->memory, s->slot, s->sp.image);
+}
+
+static uint32_t n_rolled(const struct run *r, int k) {
+    int own[MODEL_CONTS];
+    return model_rolled(&r->model, k, own);
+}
+
+/* GRP-5: the image of a rolling checkpoint, copied before the worker goes on in the slot. */
+static void copy_rolled(struct run *r, const struct model_seq *s, const struct store_round_result *res) {
+    int own[MODEL_CONTS], fresh = -1;
+    for (uint32_t i = model_rolled(&r->model, (int)(s - r->model.seq), own); r->model.config.has_state && i-- > 0;)
+        if (r->model.cont[own[i]].handle.bits == res->rolled.bits) fresh = own[i];
+    if ((fresh >= 0) != (res->rolled.bits != 0)) fail(r, "a rolling checkpoint is copied that is not there");
+    if (fresh < 0 || r->failed) return;
+    struct model_cont *c = &r->model.cont[fresh];
+    if (res->image.kind != STORE_COPY_STATE || res->image.src != s->slot || res->image.dst != c->slot)
+        fail(r, "rolling checkpoint: image %u -> %u", res->image.src, res->image.dst);
+    r->snapper[fresh].n_copies = 0;
+    c->sp.image = s->sp.image;
+    memory_state_copy(r->memory, res->image.src, res->image.dst);
+    r->copies++;
 }
 
 static void applied(struct run *r, const struct store_round_item *it, struct model_round *rd,
@@ -228,13 +251,22 @@ static void applied(struct run *r, const struct store_round_item *it, struct mod
     }
     check_gone(r, it, rd, res);
     if (r->failed) return;
-    uint32_t had = s->sp.committed[0];
+    uint32_t had = s->sp.committed[0], due[MODEL_BLOCKS];
     bool had_image = s->state_frontier != KVD_NONE;
-    model_round_apply(&r->model, it, rd, run_ids, n);
+    struct store_rolling got[STORE_MAX_ROLLING];
+    const struct model_rolling rolling = { .got = got,
+                                           .n = store_get_rolling(r->store, s->handle, got),
+                                           .unsure = r->unsure,
+                                           .image = it->state_frontier,
+                                           .slot = res->image.dst };
+    bool rolls = model_due(&r->model, rd->seq, rd->committed, due) || n_rolled(r, rd->seq);
+    if (rolls) r->own_only = false;
+    model_round_apply(&r->model, it, rd, &rolling, run_ids, n);
     if (it->pool[0].truncate != KVD_NONE)
         r->worker[rd->seq].before_cut = it->pool[0].commit != KVD_NONE ? it->pool[0].commit : had;
     if (s->source_slot != source) r->own_only = false; /* the pinned slot may go */
     state_step(r, it, s, source, had_image);
+    copy_rolled(r, s, res);
     for (p = 0; p < r->model.n_pools; p++) {
         check_round_view(r, s, &res->pool[p], rd, p);
         check_slice(r, rd, base[p], before[p], &res->pool[p], p);
@@ -274,7 +306,9 @@ static bool sweep_round(struct run *r, const struct store_round_item *it, const 
     struct store_round_item item = obscured(r, it);
     struct round_attempt a = { .item = &item };
     bool fired = false, grows = false;
+    uint32_t due[MODEL_BLOCKS];
     for (uint32_t p = 0; p < r->model.n_pools; p++) grows |= rd->growth[p].n > 0;
+    grows |= model_due(&r->model, rd->seq, rd->committed, due) > 0; /* or is skipped */
     sweep(r, attempt_round, &a, grows, &fired);
     *res = a.result;
     return fired;
@@ -285,6 +319,7 @@ void op_round(struct run *r) {
     struct store_round_result results[MAX_ITEMS];
     struct kvd_victim lists[MAX_ITEMS][LIST], gone[MAX_ITEMS][LIST];
     struct model_round rd;
+    uint32_t due[MODEL_BLOCKS];
     bool busy[MODEL_SEQS] = { false }, cut[MODEL_SEQS] = { false }, swept = false;
     uint32_t n = chance(r, 2) ? 0 : 1 + below(r, chance(r, 50) ? 2 : MAX_ITEMS);
     for (uint32_t i = 0; i < n; i++) {
@@ -300,13 +335,14 @@ void op_round(struct run *r) {
     memset(results, 0xEE, sizeof results);
     if (n == 1) {
         model_round(&r->model, &items[0], &rd);
-        swept = rd.reasons.n == 0 && chance(r, 15);
+        swept = rd.reasons.n == 0 && chance(r, 15) && model_due(&r->model, rd.seq, rd.committed, due) < 2;
     }
     bool fired = swept && sweep_round(r, &items[0], &rd, &results[0]);
     struct store_round_item sent[MAX_ITEMS];
     for (uint32_t i = 0; i < n; i++) sent[i] = obscured(r, &items[i]);
     if (!swept) store_round(r->store, sent, n, results);
     r->own_only = true;
+    r->unsure = fired || r->model.config.membership_entries;
     for (uint32_t i = 0; i < n && !r->failed; i++) {
         model_round(&r->model, &items[i], &rd);
         if (!agreed(r, "item", (int)results[i].refusal.code, &results[i].refusal, &rd.reasons)) continue;
@@ -348,8 +384,10 @@ void op_name(struct run *r) {
     note(r, " seq %d pages %u+%u", k, first, n);
     int code = store_name_pages(r->store, h, lease, first, n, (const uint8_t(*)[32])digests, &refusal);
     if (!agreed(r, "name", code, &refusal, &reasons)) return;
+    uint32_t pending = r->model.n_pools > 1 || r->model.config.has_state ? n_rolled(r, k) : 0;
     model_name(&r->model, k, first, n, (const uint8_t(*)[32])digests);
-    r->moved = r->own_only = true;
+    r->moved = true;
+    r->own_only = pending == 0;
 }
 
 /* ---- checkpoint, finish ---- */

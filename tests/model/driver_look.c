@@ -65,6 +65,28 @@ static void see_seq_pool(struct run *r, struct model_seq *s, const struct kvd_po
     if (s->state != STORE_SEQ_ACTIVATING) see_content(r, &s->sp, p, r->worker[s - r->model.seq].written[p], "sequence");
 }
 
+/* GRP-5: its own rolling checkpoints, in order. */
+static void see_rolling(struct run *r, const struct model_seq *s) {
+    struct store_rolling got[STORE_MAX_ROLLING];
+    int own[MODEL_CONTS], k = (int)(s - r->model.seq);
+    uint32_t n = store_get_rolling(r->store, s->handle, got);
+    for (int c = 0; c < MODEL_CONTS; c++) {
+        if (!r->model.cont[c].used || !r->model.cont[c].asked || r->model.cont[c].rolls != k + 1) continue;
+        bool listed = false;
+        for (uint32_t i = 0; i < n; i++) listed |= got[i].cont.bits == r->model.cont[c].handle.bits;
+        if (!listed) r->model.cont[c].rolls = 0;
+        r->model.cont[c].asked = false;
+    }
+    SEE(n, model_rolled(&r->model, k, own), "rolling checkpoints of sequence %d", k);
+    for (uint32_t i = 0; i < n && !r->failed; i++) {
+        SEE(got[i].cont.bits, r->model.cont[own[i]].handle.bits, "rolling checkpoint %u of sequence %d", i, k);
+        SEE(got[i].frontier, r->model.cont[own[i]].frontier, "rolling checkpoint %u of sequence %d", i, k);
+        SEE(got[i].found, r->model.cont[own[i]].published, "rolling checkpoint %u of sequence %d", i, k);
+        put(r, got[i].cont.bits);
+        put(r, got[i].found);
+    }
+}
+
 static void see_seq(struct run *r, const struct kvd_sequence_info *info) {
     int k = model_find_seq(&r->model, (store_seq){ info->sequence.bits });
     if (k < 0) {
@@ -80,6 +102,7 @@ static void see_seq(struct run *r, const struct kvd_sequence_info *info) {
     if (s->state != STORE_SEQ_ACTIVATING)
         SEE(info->named_pages, model_named(&r->model, &s->sp, s->sp.committed[0] / KVD_PAGE_TOKENS), "sequence");
     if (s->state != STORE_SEQ_ACTIVATING) SEE(store_live(r->store, s->handle).bits, s->live.bits, "sequence");
+    see_rolling(r, s);
     put(r, info->sequence.bits);
     put(r, info->state);
     put(r, (uint64_t)info->prompt_tokens << 32 | info->ceiling_tokens);

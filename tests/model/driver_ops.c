@@ -115,6 +115,8 @@ static void make_wish(struct run *r, struct wish *wish) {
         }
         if (chance(r, 5)) w->ensure[p] = below(r, S + 200);
     }
+    if (chance(r, 40)) w->checkpoint_every = between(r, 1, 3) * KVD_PAGE_TOKENS + chance(r, 1);
+    w->checkpoint_prompt = chance(r, 40);
     if (chance(r, 60)) make_room(r, wish);
     if (chance(r, 25)) w->revision = chance(r, 90) ? store_revision(r->store) : store_revision(r->store) - 1;
     note(r, " from %d (running %d) keep %d F %u prompt %u out %u ensure %u,%u victims %u rev %d", source, live, w->keep,
@@ -386,13 +388,22 @@ static void resolve_checkpoint(struct run *r, int c, bool commit) {
     struct store_refusal refusal;
     struct model_cont *mc = &r->model.cont[c];
     note(r, " %s checkpoint %d", commit ? "commit" : "abort", c);
-    if (commit || chance(r, 50)) make_copies(r, &r->snapper[c]);
+    bool waits = model_roll_waits(&r->model, c), copied = mc->pinned_slot != KVD_NONE;
+    if ((!waits || copied) && (commit || chance(r, 50))) make_copies(r, &r->snapper[c]);
     store_cont got = { 0 };
     int equal = model_equal(&r->model, mc->domain, &mc->sp, mc->frontier, &mc->tail, got);
     int code = commit ? store_checkpoint_commit(r->store, mc->handle, &got, &refusal)
                       : store_checkpoint_abort(r->store, mc->handle, &refusal);
+    if (waits && !copied) { /* GRP-5: nobody's to resolve */
+        if (code != STORE_E_STALE)
+            fail(r, "%s of a checkpoint that waits for names: %d", commit ? "commit" : "abort", code);
+        return;
+    }
     if (code) fail(r, "%s of a checkpoint refused: %d", commit ? "commit" : "abort", code);
-    if (commit && equal >= 0) { /* FIT-5 */
+    if (commit && waits) {
+        if (got.bits) fail(r, "a checkpoint is found without names");
+        model_roll_landed(&r->model, c);
+    } else if (commit && equal >= 0) { /* FIT-5 */
         equal = model_equal(&r->model, mc->domain, &mc->sp, mc->frontier, &mc->tail, got);
         if (equal < 0) fail(r, "an equal continuation is published beside one that was there");
         else model_merge(&r->model, equal, mc->retention);
@@ -461,6 +472,7 @@ void op_retention(struct run *r) {
     for (uint32_t i = 0; c >= 0 && r->model.cont[c].published && i < reasons.n; i++) reasons.list[i].maybe = true;
     if (!agreed(r, "retention", store_set_retention(r->store, h, value, &refusal), &refusal, &reasons)) return;
     r->model.cont[c].retention = value;
+    r->model.cont[c].rolls = 0;
     r->moved = true;
 }
 

@@ -299,13 +299,22 @@ uint32_t model_named(const struct model *m, const struct space *sp, uint32_t ful
     return n;
 }
 
+/* GRP-5: by rolling checkpoints that a truncation takes along. */
+static uint32_t held_by_own(const struct model *m, const struct model_seq *s, uint32_t p, uint32_t b) {
+    uint32_t held = 0;
+    int own[MODEL_CONTS];
+    for (uint32_t i = model_rolled(m, (int)(s - m->seq), own); i-- > 0;)
+        held += model_may_supersede(m, own[i]) && b >= m->cont[own[i]].sp.base[p] && b < m->cont[own[i]].sp.n[p];
+    return held;
+}
+
 /* Truncation stops after the last page that somebody else holds, and at the tails that checkpoints are being copied
  * from. */
 uint32_t model_protected(struct model *m, const struct model_seq *s, uint32_t p) {
     uint32_t n = 0, tail = 0;
     model_count(m);
     for (uint32_t b = s->sp.base[p]; b < s->sp.n[p]; b++)
-        if (m->refs[p][s->sp.page[p][b]] > 1) n = b + 1;
+        if (m->refs[p][s->sp.page[p][b]] > 1 + held_by_own(m, s, p, b)) n = b + 1;
     for (int i = 0; i < MODEL_CONTS; i++) {
         const struct model_cont *c = &m->cont[i];
         uint32_t block = c->frontier / KVD_PAGE_TOKENS;

@@ -52,6 +52,9 @@ struct model_seq {
     uint32_t slot, source_slot; /* KVD_NONE: none */
     uint32_t state_frontier;    /* of the image in slot; KVD_NONE: no image yet */
     uint64_t wanted_image;      /* fork: the image that source_slot holds for us */
+    /* GRP-5: where checkpoints were asked for; all pools are committed up to `passed`. */
+    uint32_t every, passed;
+    bool at_prompt;
     struct space sp;
     int from;        /* ACTIVATING: index of the source continuation, -1 */
     int from_seq;    /* ACTIVATING: index of the running sequence that it is a fork of, -1 (LIVE-1) */
@@ -75,6 +78,8 @@ struct model_cont {
     int claimed_by;                      /* activation that consumes or releases it, -1 */
     uint32_t pins;                       /* forks in flight from it */
     uint32_t pinned[POOLS], pinned_slot; /* unpublished: what its copies are made from; KVD_NONE: nothing */
+    int rolls;                           /* sequence + 1 whose rolling checkpoint it is, 0: of none (GRP-5) */
+    bool asked; /* it may stand for an equal one, and be nobody's own any more: the store says */
     struct space sp;
 };
 
@@ -88,6 +93,7 @@ struct model {
     uint32_t refs[POOLS][MODEL_PAGES]; /* as of the last model_count() */
     uint32_t pins[POOLS][MODEL_PAGES]; /* the same; a pinned page is allocated, but not a reference */
     uint64_t births;
+    uint64_t taken;           /* rolling checkpoints */
     uint32_t replaced[POOLS]; /* by model_keep_reasons: window pages that the checkpoint reserves for its sequence */
     char wrong[512];          /* first illegal choice; empty: none */
 };
@@ -177,6 +183,26 @@ void model_activate_commit(struct model *model, int seq);
 void model_activate_abort(struct model *model, int seq);
 void model_claim_reasons(const struct model *model, int seq, struct reasons *reasons); /* of commit and abort */
 
+/* ---- rolling checkpoints (GRP-5) ---- */
+struct model_rolling {
+    const struct store_rolling *got; /* the sequence's own after the Round: their handles, */
+    uint32_t n;
+    bool unsure;    /* and, where a shortage was injected, what was taken */
+    uint32_t image; /* frontier of the image that the Round told */
+    uint32_t slot;  /* and where its copy went */
+};
+uint32_t model_rolled(const struct model *model, int seq, int ret[MODEL_CONTS]);
+bool model_may_supersede(const struct model *model, int cont);
+/* Boundaries that are passed with these frontiers. */
+uint32_t model_due(const struct model *model, int seq, const uint32_t committed[POOLS], uint32_t ret[MODEL_BLOCKS]);
+void model_roll_pass(struct model *model, int seq, const struct model_rolling *how);
+void model_roll_cut(struct model *model, int seq, uint32_t frontier);
+void model_roll_named(struct model *model);
+/* It has no copy in flight (any more), and no names yet. */
+bool model_roll_waits(const struct model *model, int cont);
+void model_roll_landed(struct model *model, int cont);
+void model_roll_end(struct model *model, int seq);
+
 /* ---- round ---- */
 struct model_growth {
     uint32_t n, target[3];
@@ -197,7 +223,7 @@ void model_round(struct model *model, const struct store_round_item *item, struc
  * lowered. */
 void model_round_settle(struct model *model, const struct store_round_item *item, struct model_round *ret);
 void model_round_apply(struct model *model, const struct store_round_item *item, const struct model_round *round,
-                       uint32_t *const pages[POOLS], const uint32_t n[POOLS]);
+                       const struct model_rolling *rolling, uint32_t *const pages[POOLS], const uint32_t n[POOLS]);
 
 /* ---- the rest: reasons first, then apply ---- */
 void model_drive_reasons(const struct model *model, int seq, uint64_t lease, struct reasons *reasons);

@@ -119,6 +119,7 @@ static void request_size(const struct model *m, const struct store_activation *w
     struct reasons *r = &pl->hard;
     uint32_t S = m->config.max_context;
     if (w->lease == 0) model_reason(r, STORE_E_ARGUMENT, ANY_WHAT, ANY_POOL);
+    if (w->checkpoint_every % KVD_PAGE_TOKENS) model_reason(r, STORE_E_ARGUMENT, STORE_S_BOUNDARY, ANY_POOL);
     if (w->max_output_tokens == 0) model_reason(r, STORE_E_RANGE, STORE_S_OUTPUT, ANY_POOL);
     if (w->prompt_tokens < w->frontier || w->prompt_tokens == 0 || w->prompt_tokens > S) {
         model_reason(r, STORE_E_RANGE, STORE_S_PROMPT, ANY_POOL);
@@ -385,6 +386,9 @@ int model_begin(struct model *m, const struct store_activation *w, const struct 
     s->state = STORE_SEQ_ACTIVATING;
     s->prompt = w->prompt_tokens;
     s->ceiling = pl->ceiling;
+    s->every = w->checkpoint_every;
+    s->at_prompt = w->checkpoint_prompt;
+    s->passed = w->frontier;
     s->slot = s->source_slot = s->state_frontier = KVD_NONE;
     s->from = pl->from;
     s->from_seq = pl->from_seq;

@@ -187,16 +187,20 @@ static void pass(struct model *m, struct model_seq *s, uint32_t p, uint32_t base
 }
 
 void model_round_apply(struct model *m, const struct store_round_item *it, const struct model_round *rd,
-                       uint32_t *const ids[POOLS], const uint32_t n[POOLS]) {
+                       const struct model_rolling *rolling, uint32_t *const ids[POOLS], const uint32_t n[POOLS]) {
     struct model_seq *s = &m->seq[rd->seq];
     for (uint32_t i = 0; i < rd->n_gone; i++) model_give_way(m, rd->gone[i], rd->cut[i]);
     for (uint32_t p = 0; p < m->n_pools; p++) {
         uint32_t before = it->pool[p].commit == KVD_NONE ? s->sp.committed[p] : it->pool[p].commit;
+        if (it->pool[p].truncate != KVD_NONE) model_roll_cut(m, rd->seq, it->pool[p].truncate);
         if (p == 0 && rd->committed[0] < before) /* shortened: another content from here on (PAGE-8) */
             model_unname(m, &s->sp, rd->committed[0] / KVD_PAGE_TOKENS);
-        if (it->pool[p].commit != KVD_NONE) s->source_slot = KVD_NONE;
         s->sp.committed[p] = rd->committed[p];
         s->entitlement[p] = rd->entitlement[p];
+    }
+    model_roll_pass(m, rd->seq, rolling); /* while what lies behind the windows is there */
+    for (uint32_t p = 0; p < m->n_pools; p++) {
+        if (it->pool[p].commit != KVD_NONE) s->source_slot = KVD_NONE;
         pass(m, s, p, rd->base[p]);
         s->hold[p] += s->sp.n[p] - rd->kept[p];
         model_cut(m, &s->sp, p, rd->kept[p]);
@@ -236,6 +240,7 @@ void model_name(struct model *m, int k, uint32_t first, uint32_t n, const uint8_
         m->named[page] = true;
         memcpy(m->digest[page], digests[i], 32);
     }
+    model_roll_named(m);
 }
 
 /* ---- checkpoint and finish ---- */
@@ -258,15 +263,6 @@ static void complete_reasons(struct model *m, int k, const struct kvd_tail *tail
     }
 }
 
-/* GRP-3: pages that a checkpoint now holds, too, do not come back to the sequence that passes them. */
-static uint32_t replaced(const struct model *m, const struct model_seq *s, uint32_t p) {
-    uint32_t f = s->sp.committed[p];
-    if (!model_has_window(m, p)) return 0;
-    uint32_t needs = model_needs(m, &s->sp, p, s->sp.n[p], model_full_entitlement(m, p, s->ceiling),
-                                 model_first(m, p, f), model_pages(f));
-    return needs > s->hold[p] ? needs - s->hold[p] : 0;
-}
-
 void model_keep_reasons(struct model *m, int k, uint64_t lease, const struct kvd_tail *tail, bool retain,
                         const struct model_plan *recipe, struct reasons *r) {
     uint32_t conts = 0, slots = 0;
@@ -285,7 +281,7 @@ void model_keep_reasons(struct model *m, int k, uint64_t lease, const struct kvd
         model_reason_short(r, STORE_E_SHORT, STORE_S_CONTINUATION, ANY_POOL, 1, 0);
     for (uint32_t p = 0; p < m->n_pools; p++) {
         uint32_t freed = recipe ? model_joint(m, recipe->victims, recipe->cut, recipe->n_victims, p) : 0;
-        m->replaced[p] = replaced(m, &m->seq[k], p);
+        m->replaced[p] = model_replaced(m, &m->seq[k], p, m->seq[k].sp.committed[p]);
         uint32_t needs = m->replaced[p] + (m->seq[k].sp.committed[0] % KVD_PAGE_TOKENS > 0);
         if (model_available(m, p) + freed < needs)
             model_reason_short(r, STORE_E_SHORT, STORE_S_PAGES, p, needs, model_available(m, p) + freed);
@@ -299,8 +295,8 @@ static void unpin_copies(struct model_cont *c) {
     c->pinned_slot = KVD_NONE;
 }
 
-static int new_cont(struct model *m, store_cont handle, uint32_t frontier, uint32_t retention,
-                    const struct kvd_tail *tail) {
+int model_new_cont(struct model *m, store_cont handle, uint32_t frontier, uint32_t retention,
+                   const struct kvd_tail *tail) {
     int k = model_free_cont(m);
     struct model_cont *c = &m->cont[k];
     if (model_find_cont(m, handle) >= 0 || handle.bits == 0) model_wrong(m, "the new continuation's handle is not new");
@@ -324,7 +320,7 @@ int model_checkpoint(struct model *m, int seq, const struct kvd_tail *tail, uint
                      const struct store_checkpointed *got, uint32_t *const ids[POOLS], const uint32_t n[POOLS]) {
     struct model_seq *s = &m->seq[seq];
     uint32_t f = s->sp.committed[0], full = f / KVD_PAGE_TOKENS;
-    int k = new_cont(m, got->cont, f, retention, tail);
+    int k = model_new_cont(m, got->cont, f, retention, tail);
     struct model_cont *c = &m->cont[k];
     c->domain = s->domain;
     if (got->frontier != f) model_wrong(m, "a checkpoint at %u, not %u", got->frontier, f);
@@ -351,6 +347,8 @@ void model_checkpoint_reasons(const struct model *m, store_cont handle, struct r
     if (model_find_live(m, handle) >= 0) model_reason(r, STORE_E_STATE, ANY_WHAT, ANY_POOL);
     else if (c < 0) model_reason(r, STORE_E_STALE, ANY_WHAT, ANY_POOL);
     else if (m->cont[c].published) model_reason(r, STORE_E_STATE, ANY_WHAT, ANY_POOL);
+    else if (model_roll_waits(m, c) && m->cont[c].pinned_slot == KVD_NONE)
+        model_reason(r, STORE_E_STALE, ANY_WHAT, ANY_POOL); /* it has no copy in flight */
 }
 
 void model_checkpoint_publish(struct model *m, int c) {
@@ -382,6 +380,7 @@ int model_equal(const struct model *m, uint8_t domain, const struct space *sp, u
 
 void model_merge(struct model *m, int c, uint32_t retention) {
     if (retention > m->cont[c].retention) m->cont[c].retention = retention;
+    m->cont[c].rolls = 0; /* it stands for another's (GRP-5) */
 }
 
 /* Forks in flight from a sequence that ends are of its continuation from now on. */
@@ -398,7 +397,7 @@ static void hand_over_forks(struct model *m, int k, int c) {
 static void leave_to_forks(struct model *m, int k) {
     uint32_t frontier;
     if (!model_forks(m, k, &frontier)) return;
-    int i = new_cont(m, m->seq[k].live, frontier, 0, NULL);
+    int i = model_new_cont(m, m->seq[k].live, frontier, 0, NULL);
     m->cont[i].going = true;
     m->cont[i].domain = m->seq[k].domain;
     for (uint32_t p = 0; p < m->n_pools; p++)
@@ -416,11 +415,12 @@ static int retain_at(struct model *m, int k, uint32_t frontier, const struct kvd
         i = model_equal(m, s->domain, &s->sp, frontier, tail, handle);
         if (i < 0) model_wrong(m, "an equal continuation is kept beside one that was there");
         else model_merge(m, i, retention);
+        model_roll_end(m, k);
         s->used = false;
         return i;
     }
     if (handle.bits != s->live.bits) model_wrong(m, "what is kept has another handle than it had while it ran");
-    i = new_cont(m, handle, frontier, retention, tail);
+    i = model_new_cont(m, handle, frontier, retention, tail);
     struct model_cont *c = &m->cont[i];
     c->domain = s->domain;
     hand_over_forks(m, k, i);
@@ -435,6 +435,7 @@ static int retain_at(struct model *m, int k, uint32_t frontier, const struct kvd
     c->sp.image = s->sp.image;
     c->slot = s->slot;
     c->published = true;
+    model_roll_end(m, k);
     m->seq[k].used = false;
     return i;
 }
@@ -443,6 +444,7 @@ int model_finish(struct model *m, int k, bool retain, const struct kvd_tail *tai
                  store_cont handle) {
     if (retain) return retain_at(m, k, m->seq[k].sp.committed[0], tail, retention, handle);
     leave_to_forks(m, k);
+    model_roll_end(m, k);
     m->seq[k].used = false;
     return -1;
 }
@@ -464,6 +466,7 @@ bool model_end_retains(const struct model *m, int k) {
 int model_end(struct model *m, int k, store_cont handle) {
     if (model_end_retains(m, k)) return retain_at(m, k, model_end_frontier(m, k), NULL, 0, handle);
     if (m->seq[k].state == STORE_SEQ_ACTIVATING) model_activate_abort(m, k);
+    model_roll_end(m, k);
     m->seq[k].used = false;
     return -1;
 }
@@ -503,6 +506,7 @@ void model_shorten(struct model *m, int c, uint32_t to) {
     struct model_cont *mc = &m->cont[c];
     if (to == mc->frontier) return;
     mc->frontier = to;
+    mc->rolls = 0;
     mc->tail.n = to % KVD_PAGE_TOKENS;
     mc->tail_named = true;
     for (uint32_t p = 0; p < m->n_pools; p++) {

@@ -22,6 +22,9 @@ uint32_t model_cushion(const struct model *m);
 uint32_t model_window(const struct model *m);
 uint32_t model_full_entitlement(const struct model *m, uint32_t p, uint32_t ceiling);
 void model_drop_cont(struct model *m, int c);
+int model_new_cont(struct model *m, store_cont handle, uint32_t frontier, uint32_t retention,
+                   const struct kvd_tail *tail);
+uint32_t model_replaced(const struct model *m, const struct model_seq *s, uint32_t p, uint32_t frontier);
 /* The store put these ids behind entries [from, n) of a space: each must have been free. Call after the old entries are
  * cut. */
 void model_adopt(struct model *m, struct space *sp, uint32_t p, const uint32_t *ids, uint32_t from, uint32_t n);

@@ -11,7 +11,7 @@ add_executable(mutant_model_tier test_model_tier.c tier_world.c tier_look.c tier
                tier_recover.c)
 target_link_libraries(mutant_model_tier PRIVATE kvt kvd_flags kvd_store_mutants PkgConfig::XXHASH)
 
-foreach(name tier flight space rules checkpoint shorten victims equal find lives live choose import lent read fetch window)
+foreach(name tier flight space rules checkpoint shorten victims equal find lives live choose import lent read fetch window roll)
   add_executable(mutant_store_${name} ${CMAKE_SOURCE_DIR}/tests/unit/test_store_${name}.c
                  ${CMAKE_SOURCE_DIR}/tests/unit/store_fixture.c)
   target_include_directories(mutant_store_${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests/unit)
@@ -85,6 +85,10 @@ kvd_mutants(mutant_store_lent NAMES complete_page_is_named_again lent_page_is_un
 kvd_mutants(mutant_store_window NAMES
             fork_behind_a_window offered_behind_a_window passed_page_is_nobodys shared_window_is_not_replaced
             window_is_short)
+kvd_mutants(mutant_store_roll NAMES
+            boundary_is_passed_by one_rolling_too_many rolling_image_is_of_elsewhere rolling_newest_goes rolling_one_is_cut_into
+            rolling_one_is_found_unnamed rolling_one_protects rolling_one_stays_its_own
+            unnamed_one_outlives_its_sequence)
 
 kvd_mutants(mutant_service_death ARGUMENTS row_5_nobody_finishes_under_a_running_unit NAMES unit_freezes_nothing)
 kvd_mutants(mutant_service_host ARGUMENTS act_9_a_cancel_of_what_waits NAMES cancel_waits_for_its_turn)

@@ -86,6 +86,7 @@ void tier_draw(const struct tier_scenario *scenario, uint64_t seed, struct store
                        (pick(&random, 0, 3) ? 0 : pick(&random, 1, UNIT - 1));
     }
     if (scenario->windows) draw_windows(&random, &c, most);
+    c.max_rolling = pick(&random, 0, 3);
     *ret_config = c;
 }
 
@@ -98,17 +99,17 @@ static void add_up(const struct world *w) {
     totals.injected += w->injected, totals.waits += w->waits, totals.staged += w->staged, totals.lost += w->lost,
         totals.damages += w->damages;
     totals.shortened += w->shortened, totals.atomic_checks += w->atomic_checks;
-    totals.merged += w->merged;
+    totals.merged += w->merged, totals.rolled += w->rolled;
 }
 
 void tier_report(void) {
     printf("\n    applied %" PRIu64 ", refused %" PRIu64 ", injected shortages %" PRIu64 ", staged %" PRIu64
            ", waits %" PRIu64 ", plans held to the page %" PRIu64 ", damages %" PRIu64 ", lost continuations %" PRIu64
            ", kill points %" PRIu64 ", recoveries %" PRIu64 " (shortened %" PRIu64 "), restarts %" PRIu64
-           ", merged %" PRIu64 "\n    ",
+           ", merged %" PRIu64 ", rolling checkpoints %" PRIu64 "\n    ",
            totals.applied, totals.refused, totals.injected, totals.staged, totals.waits, totals.atomic_checks,
            totals.damages, totals.lost, totals.kills, totals.recoveries, totals.shortened, totals.restarts,
-           totals.merged);
+           totals.merged, totals.rolled);
     totals = (struct world){ 0 };
 }
 

@@ -57,6 +57,7 @@ struct tier_cont {
     uint32_t good;   /* tokens before what is lost; 0: it goes */
     bool publishing; /* the step under way publishes it */
     bool leaves;     /* the step under way releases or consumes it */
+    bool rolls;      /* a rolling checkpoint, of the sequence with its tag (GRP-5) */
     struct content c;
 };
 
@@ -122,7 +123,7 @@ struct world {
     uint32_t least_seq[SEQS], expected_seq[SEQS];
     uint64_t watched_seq[SEQS];
     uint64_t kills, recoveries, restarts, refused, applied, injected, waits, staged, lost, damages, shortened,
-        atomic_checks, merged;
+        atomic_checks, merged, rolled;
     char history[HISTORY][200];
     bool failed;
 };

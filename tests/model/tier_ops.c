@@ -395,6 +395,8 @@ static void make_want(struct world *w, struct want *want) {
             a->ensure[p] = between(w, a->frontier, min_u32(a->prompt_tokens, room_in(w, p, a->frontier)));
     if (chance(w, 20)) a->revision = store_revision(w->kvd.store);
     a->tag = ++w->tags;
+    if (chance(w, 50)) a->checkpoint_every = between(w, 1, 3) * KVD_PAGE_TOKENS;
+    a->checkpoint_prompt = chance(w, 50);
     int live = find_live(w, a->from);
     a->root.digest.bytes[0] = c >= 0 ? w->cont[c].c.domain : live >= 0 ? w->seq[live].c.domain : (uint8_t)below(w, 3);
     if (live >= 0) note(w, " running %d", live);
@@ -537,6 +539,51 @@ static void op_begin(struct world *w) {
 
 /* ---- workers ---- */
 
+/* GRP-5: those that have come, are found from now on, or went for a newer one or with what was cut. */
+static void see_rolling(struct world *w, const struct tier_seq *s) {
+    struct store_rolling own[STORE_MAX_ROLLING];
+    uint32_t n = store_get_rolling(w->kvd.store, s->handle, own);
+    for (int i = 0; i < CONTS; i++) {
+        struct tier_cont *m = &w->cont[i];
+        if (m->used && m->rolls && m->tag == s->tag && !cont_find(w->kvd.store, m->handle)) m->used = false;
+        m->publishing = false;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        int c = find_cont(w, own[i].cont);
+        if (c < 0) {
+            w->cont[c = free_cont(w)] = (struct tier_cont){ .used = true,
+                                                            .handle = own[i].cont,
+                                                            .tag = s->tag,
+                                                            .frontier = own[i].frontier,
+                                                            .tail_named = true,
+                                                            .rolls = true,
+                                                            .c = s->c };
+            w->rolled++;
+        }
+        w->cont[c].published = own[i].found;
+    }
+}
+
+/* The step under way may publish them. */
+static void expect_names(struct world *w, const struct tier_seq *s) {
+    for (int i = 0; i < CONTS; i++)
+        if (w->cont[i].used && w->cont[i].rolls && w->cont[i].tag == s->tag && !w->cont[i].published)
+            w->cont[i].publishing = true;
+}
+
+static void copy_rolled(struct world *w, const struct tier_seq *s, const struct store_round_result *result) {
+    struct store_refusal refusal = { 0 };
+    see_rolling(w, s);
+    if (!result->rolled.bits) return;
+    w->slots[result->image.dst] = w->slots[result->image.src];
+    expect_names(w, s);
+    bool ok = chance(w, 95);
+    if (ok ? store_checkpoint_commit(w->kvd.store, result->rolled, NULL, &refusal)
+           : store_checkpoint_abort(w->kvd.store, result->rolled, &refusal))
+        fail(w, "the end of a rolling checkpoint's copy is refused: %d", (int)refusal.code);
+    see_rolling(w, s);
+}
+
 static int round_of(struct world *w, struct tier_seq *s, const uint32_t commit[POOLS], const uint32_t truncate[POOLS],
                     const uint32_t ensure[POOLS], uint32_t state, struct store_round_result *result) {
     const struct seq *seq = seq_find(w->kvd.store, s->handle);
@@ -546,6 +593,7 @@ static int round_of(struct world *w, struct tier_seq *s, const uint32_t commit[P
         item.pool[0].keep = 0; /* trims */
     ROUND_ASK(&item);
     store_round(w->kvd.store, &item, 1, result);
+    if (result->refusal.code == STORE_OK) copy_rolled(w, s, result);
     return (int)result->refusal.code;
 }
 
@@ -599,6 +647,7 @@ static void op_round(struct world *w) {
     struct tier_seq *s = &w->seq[k];
     uint32_t target = min_u32(w->config.max_context, s->committed[0] + below(w, chance(w, 30) ? 140 : 40)),
              ensure[POOLS], to[POOLS] = NOTHING;
+    if (chance(w, 30)) target = min_u32(w->config.max_context, pages_of(target) * KVD_PAGE_TOKENS);
     for (uint32_t p = 0; p < POOLS; p++) ensure[p] = p < w->n_pools ? target + below(w, 30) : KVD_NONE;
     int code = round_of(w, s, none, none, ensure, KVD_NONE, &result);
     note(w, " seq %d to %u = %d", k, target, code);
@@ -651,9 +700,11 @@ static void name_all(struct world *w, struct tier_seq *s) {
     struct store_refusal refusal = { 0 };
     uint32_t full = s->committed[0] / KVD_PAGE_TOKENS;
     if (seq->named >= full) return;
+    expect_names(w, s);
     int code = store_name_pages(w->kvd.store, s->handle, seq->lease, seq->named, full - seq->named,
                                 (const uint8_t(*)[32])s->c.chain[seq->named], &refusal);
     if (code) fail(w, "names refused: %d", code);
+    see_rolling(w, s);
 }
 
 /* All pools at one frontier, an image of it, names: what a continuation needs. False: it cannot be now. */
@@ -774,6 +825,7 @@ static void op_finish(struct world *w) {
     if (code && (code != STORE_E_SHORT || !retain)) fail(w, "finish: %d", code);
     if (code) return;
     if (retain) new_cont(w, s, cont, s->committed[0], &tail, 5)->published = true;
+    see_rolling(w, s);
     s->used = false;
     w->applied++;
 }
@@ -805,6 +857,7 @@ static void op_end(struct world *w) {
     if (cont.bits && !s->active) fail(w, "an activation that ended left a continuation");
     if (!cont.bits && whole) fail(w, "a complete sequence left nothing");
     if (cont.bits) new_cont(w, s, cont, f, NULL, 0)->published = true;
+    see_rolling(w, s);
     s->used = false;
     w->applied++;
 }

@@ -133,7 +133,8 @@ class Libkvd:
     def _want(want):
         made = H.activation(keep=want.keep, frontier=want.frontier, prompt_tokens=want.prompt_tokens,
                             max_output_tokens=want.max_output_tokens, n_victims=len(want.victims),
-                            revision=want.revision)
+                            revision=want.revision, checkpoint_every=want.checkpoint_every,
+                            checkpoint_prompt=want.checkpoint_prompt)
         made.worker.bits, made.group.bits = want.worker, want.group
         made.root.digest.bytes[:] = want.root.digest or bytes(32)
         made.root.label = want.root.label.encode()

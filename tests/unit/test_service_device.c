@@ -6,6 +6,7 @@
  * A host device does copies of more than 256 KiB on a thread of its own: pages here are 2 MiB, so that every copied
  * tail parks its request until service_run is called, which only the test does.
  */
+#include <poll.h>
 #include <stdlib.h>
 
 #include "core.h" /* to break a device */
@@ -464,6 +465,103 @@ static void checkpoint_copies_the_image(void) {
     }
 }
 
+/* A sequence that leaves a checkpoint at each page, and the Round that brings it to the first. */
+static struct msg_request rolling_round(struct fx_peer *s, struct kvd_round_item *item, struct kvd_activated *ret_a) {
+    struct msg_request q = { .type = FRAME_ACTIVATE,
+                             .u.activation = { .worker = s->session,
+                                               .prompt_tokens = 100,
+                                               .max_output_tokens = 10,
+                                               .ensure = { 100, 100 },
+                                               .checkpoint_every = 64 } };
+    KVT_EQ(ask(s, &q), KVD_OK);
+    *ret_a = r.u.activated;
+    *item = (struct kvd_round_item){ .sequence = ret_a->sequence, .ask = KVD_ROUND_STATE, .state_frontier = 64 };
+    for (uint32_t i = 0; i < KVD_MAX_POOLS; i++)
+        item->pool[i] = (struct kvd_round_pool){ .ask = KVD_ROUND_COMMIT, .commit = 64 };
+    return (struct msg_request){ .type = FRAME_ROUND,
+                                 .header = { .session = s->session, .sequence = ++s->sequence },
+                                 .u.round = { 1, item } };
+}
+
+static uint32_t hits_of(struct fx_peer *s, const kvd_digest *digest) {
+    KVT_EQ(ask(s, REQUEST(FRAME_FIND, .u.find = { .n = 1, .digests = digest, .max = 4 })), KVD_OK);
+    return r.u.hits.n;
+}
+
+/* GRP-5: the Round's answer comes when the image is copied, on every rank; the Round twice makes one checkpoint; it is
+ * found by the name of its last page. */
+static void grp_5_a_round_leaves_a_checkpoint_with_its_image(void) {
+    static const char *const sizes[] = { "state_bytes = 1000", "state_bytes = 17000003" }; /* by the device's thread */
+    for (uint32_t k = 0; k < 2; k++) {
+        char more[64];
+        snprintf(more, sizeof more, "[capacity]\n%s\nstate_slots = 3", sizes[k]);
+        struct fx_setup setup = { .ranks = 2, .concurrency = 2, .capacity_tokens = 8192, .more = more };
+        KVT_NEED(fx_start(&fx, &setup));
+        struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+        struct kvd_activated a = { 0 };
+        struct kvd_round_item item;
+        kvd_digest digest = { { 7 } };
+        struct msg_request q = rolling_round(s, &item, &a);
+        for (uint32_t rank = 0; rank < 2; rank++)
+            for (uint32_t slot = 0; slot < 3; slot++)
+                memset(image(rank, slot), (int)(0x10 * (rank + 1) + slot), service_info(fx.service)->state_bytes);
+        fx_send(s, &q);
+        KVT_EQ(s->n == 0, k == 1); /* held */
+        if (!s->n) fx_settle(&fx, s);
+        KVT_NEED(fx_reply(s, FRAME_ROUND, &r));
+        KVT_EQ(r.u.round.items[0].status, KVD_OK);
+        for (uint32_t rank = 0, copies = 0; rank < 2; rank++, copies = 0) {
+            for (uint32_t slot = 0; slot < 3; slot++)
+                copies += image_is(rank, slot, (uint8_t)(0x10 * (rank + 1) + a.state_slot));
+            KVT_EQ(copies, 2);
+        }
+        KVT_NEED(fx_call_as_is(s, &q, &r)); /* SRV-1 */
+        KVT_EQ(r.u.round.items[0].status, KVD_OK);
+        KVT_EQ(fx_stats(s).state_slots_used, 2);
+        KVT_EQ(hits_of(s, &digest), 0);
+        KVT_NEED(fx_call(s, REQUEST(FRAME_NAME_PAGES, .u.names = { a.sequence, 0, 1, &digest }), &r));
+        KVT_EQ(r.status, KVD_OK);
+        KVT_EQ(hits_of(s, &digest), 1);
+        KVT_EQ(r.u.hits.items[0].usable, 64);
+        KVT_EQ(fx_finish(s, a.sequence), KVD_OK);
+        KVT_EQ(hits_of(s, &digest), 1);
+        KVT_EQ(fx_stats(s).state_slots_used, 1);
+        KVT_EQ(fx_audit(&fx), 0);
+        fx_peer_free(s);
+        fx_stop(&fx);
+    }
+}
+
+/* GRP-5, SRV-5: its client dies, or the device is lost, while the image is copied: nothing stays. */
+static void grp_5_nothing_stays_of_a_copy_that_is_for_nobody(void) {
+    static const struct fx_setup setup = { .concurrency = 2,
+                                           .capacity_tokens = 8192,
+                                           .more = "[capacity]\nstate_bytes = 17000003\nstate_slots = 3" };
+    for (uint32_t lost = 0; lost < 2; lost++) {
+        KVT_NEED(fx_start(&fx, &setup));
+        struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *t = fx_session(&fx, KVD_ROLE_ADMIN, 0);
+        struct kvd_activated a = { 0 };
+        struct kvd_round_item item;
+        struct msg_request q = rolling_round(s, &item, &a);
+        fx_send(s, &q);
+        KVT_EQ(s->n, 0);
+        if (lost) transfer_lose(fx.service->transfer, 0, "broken by a test");
+        else fx_kill(s);
+        fx_settle(&fx, NULL);
+        for (uint32_t i = 0; i < 1000 && fx_stats(t).state_slots_used > lost; i++) {
+            struct pollfd f = { .fd = service_fd(fx.service), .events = POLLIN };
+            (void)poll(&f, 1, 20);
+            service_run(fx.service);
+        }
+        KVT_EQ(fx_stats(t).state_slots_used, lost); /* the sequence's own */
+        KVT_EQ(fx_stats(t).continuations, 0);
+        KVT_EQ(fx_audit(&fx), 0);
+        fx_peer_free(s);
+        fx_peer_free(t);
+        fx_stop(&fx);
+    }
+}
+
 /* ACT-5, SRV-7: a lost device undoes what was under way, refuses what needs it, and everything else still answers. */
 static void lost_device(void) {
     KVT_NEED(fx_start(&fx, &large));
@@ -507,6 +605,8 @@ int main(int argc, char **argv) {
                                              KVT_CASE(one_session_does_not_take_the_devices),
                                              KVT_CASE(what_waits_keeps_its_place),
                                              KVT_CASE(checkpoint_copies_the_image),
+                                             KVT_CASE(grp_5_a_round_leaves_a_checkpoint_with_its_image),
+                                             KVT_CASE(grp_5_nothing_stays_of_a_copy_that_is_for_nobody),
                                              KVT_CASE(lost_device),
                                              { 0 } };
     return kvt_main("service_device", cases, argc, argv);

@@ -238,7 +238,8 @@ def _wanted(want: types.Activation) -> Dict[str, Any]:
     return {"worker": want.worker, "group": want.group, "from": want.source, "keep": want.keep,
             "frontier": want.frontier, "prompt_tokens": want.prompt_tokens,
             "max_output_tokens": want.max_output_tokens, "ensure": want.ensure, "revision": want.revision,
-            "root": root_fields(want.root),
+            "root": root_fields(want.root), "checkpoint_every": want.checkpoint_every,
+            "checkpoint_prompt": want.checkpoint_prompt,
             "victims": victim_fields(want.victims)}
 
 

@@ -105,6 +105,8 @@ class Activation:
     victims: Tuple[Victim, ...] = ()  #: they give way with the activation or not at all, at most 4096
     revision: int = 0  #: at which the recipe was made; 0: any
     root: Root = Root()  #: of the prompt's domain (Domain.root()); a plan may leave it out
+    checkpoint_every: int = 0  #: rolling checkpoints at multiples of so many tokens, itself one of 64; 0: none
+    checkpoint_prompt: bool = False  #: and at the last page boundary before the prompt's last token
 
 
 class Place(NamedTuple):
