@@ -39,7 +39,7 @@ class Tokens(BaseStreamer):
 
 
 def answer(model, engine, ids, mask, n, hold, use_kvd):
-    ids, mask = torch.tensor(ids), torch.tensor(mask)
+    ids, mask = (torch.tensor(each, device=models.DEVICE) for each in (ids, mask))
     tokens, began = Tokens(hold), time.monotonic()
     options = engine.cache(ids, n, mask) if use_kvd else {"max_new_tokens": n, "attention_mask": mask}
     reused = options.reused if use_kvd else [0] * len(ids)
@@ -53,7 +53,7 @@ def answer(model, engine, ids, mask, n, hold, use_kvd):
 def main():
     model = models.load(sys.argv[1])
     engine = kvd.transformers.Engine(model, socket=sys.argv[2], timeout=30) if len(sys.argv) > 2 else None
-    warm = torch.full((1, 8), 3)
+    warm = torch.full((1, 8), 3, device=models.DEVICE)
     model.generate(warm, do_sample=False, max_new_tokens=2, attention_mask=torch.ones_like(warm))
     say(ready=True)
     for line in sys.stdin:

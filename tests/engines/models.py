@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models that the engines' tests run: tiny ones with random weights, made of configurations, and SmolLM2-135M. All
-compute in FP32, so that equal means equal."""
+"""The models that the engines' tests run: tiny ones with random weights, made of configurations, one of middle size, and
+SmolLM2-135M. On a CPU all compute in FP32, so that equal means equal; on a GPU (KVD_ENGINES_DEVICE) in BF16, as kvd's
+ops do."""
 
 import importlib.util
 import os
@@ -9,6 +10,8 @@ import torch
 import transformers
 
 torch.set_num_threads(1)  # of tiny models; kvd and the tests run beside
+DEVICE = os.environ.get("KVD_ENGINES_DEVICE", "cpu")
+DTYPE = torch.float32 if DEVICE == "cpu" else torch.bfloat16
 
 VOCABULARY = 512
 _COMMON = {
@@ -39,7 +42,15 @@ _TINY = {
         {"sliding_window": WINDOW, "layer_types": ["sliding_attention"] * 3 + ["full_attention"]},
     ),
 }
-TINY = list(_TINY)
+_MIDDLE = {
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "head_dim": 128,
+    "max_position_embeddings": 32768,
+}
 
 
 def tiny(name, seed=0, **more):
@@ -47,13 +58,22 @@ def tiny(name, seed=0, **more):
     kind, extra = _TINY[name]
     config_class = getattr(transformers, kind + ("TextConfig" if kind == "Gemma3" else "Config"))
     torch.manual_seed(seed)
-    config = config_class(**{**_COMMON, **extra, **more})
-    model = getattr(transformers, kind + "ForCausalLM")(config).eval().float()
+    config = config_class(**{**_COMMON, **extra, **more}, dtype=DTYPE)
+    with torch.device(DEVICE):
+        model = getattr(transformers, kind + "ForCausalLM")(config).eval().to(DTYPE)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:
-                parameter.normal_(0, 0.25)
+                parameter.normal_(0, 2 / config.hidden_size**0.5)
     return model
+
+
+def middle(kv_heads):
+    """A Llama of 3.5e9 weights or a few more: 16 layers, 32 query heads."""
+    return tiny("llama", **{**_MIDDLE, "num_key_value_heads": kv_heads})
+
+
+MIDDLE = {"llama-8": 8, "llama-32": 32}  # by kv heads
 
 
 def _smollm_file():
@@ -74,4 +94,8 @@ def smollm_tokenizer():
 
 
 def load(name):
-    return smollm() if name == "smollm2-135m" else tiny(name)
+    if name == "smollm2-135m":
+        return smollm()
+    if name in MIDDLE:
+        return middle(MIDDLE[name])
+    return tiny(name) if DEVICE == "cpu" else tiny(name, head_dim=64)

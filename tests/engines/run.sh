@@ -1,10 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Real engines on kvd, on a CPU: installs them, kills them and kvd, and prints what is computed again (table.py).
-# Usage: sh tests/engines/run.sh [transformers|smollm|vllm]...        default: the first two
+# Real engines on kvd: installs them, kills them and kvd, and prints what is computed again (table.py).
+# Usage: sh tests/engines/run.sh [transformers|smollm|vllm|cuda]...   default: the first two
 #   transformers   the package's tests with the newest and the oldest version, and the table with tiny random models
 #   smollm         the table with SmolLM2-135M, real weights
 #   vllm           the table of vLLM on kvd's pages, with a tiny model (vllm_table.py; another 7 GB, KVD_VLLM_VENV)
+#   cuda           on a GPU, with the python3 of the path, which has torch with CUDA and transformers 5.17 or newer, and
+#                  with a build of kvd that has CUDA: the ops from torch, the table, and decoding beside DynamicCache
 # KVD_ENGINES_VENV is the folder to install into, or where it is installed already (build-release/engines: 6 GB, from
 # PyPI alone). KVD_BUILD is the build of kvd (build-release). Exit: 0 all passed, 1 something failed, 2 cannot run here.
 set -u
@@ -19,14 +21,14 @@ fail() { echo "engines: $1" >&2; exit 2; }
 
 for topic in "$@"; do
     case $topic in
-        transformers | smollm | vllm) ;;
-        *) fail "unknown topic $topic; there are transformers, smollm and vllm" ;;
+        transformers | smollm | vllm | cuda) ;;
+        *) fail "unknown topic $topic; there are transformers, smollm, vllm and cuda" ;;
     esac
 done
 [ $# -gt 0 ] || set -- transformers smollm
 
 [ -f "$build/build.ninja" ] || (cd "$top" && cmake --preset release) >&2 || fail "cmake failed"
-ninja -C "$build" kvd kvdctl kvd_python >&2 || fail "kvd does not build"
+ninja -C "$build" kvd kvdctl kvd_python kvd_ops_shared >&2 || fail "kvd does not build"
 
 install() { # a folder and pip's arguments; a download that stops is tried again by pip
     pip=$1/bin/pip
@@ -57,6 +59,7 @@ install_vllm() {
 for topic in "$@"; do
     case $topic in
         vllm) install_vllm ;;
+        cuda) ;;
         *) install_engines ;;
     esac
 done
@@ -66,11 +69,16 @@ for each in "$venv" "$vllm"; do
 done
 
 export KVD_SOURCE="$top" KVD_BINARY="$build/kvd/kvd" KVDCTL="$build/client/kvdctl/kvdctl" PYTHONDONTWRITEBYTECODE=1
-export HF_HUB_OFFLINE=1 TQDM_DISABLE=1
+export KVD_OPS_LIBRARY="$build/cuda/libkvd-ops.so.1" HF_HUB_OFFLINE=1 TQDM_DISABLE=1
 run() { # folder, versions of transformers first in the path, seconds, program...
     folder=$1 path=$2 seconds=$3
     shift 3
     PYTHONPATH=$path$build/client/python timeout --kill-after=30 "$seconds" "$folder/bin/python" "$@"
+}
+run_on_gpu() { # seconds, program...
+    seconds=$1
+    shift
+    KVD_ENGINES_DEVICE=cuda:0 PYTHONPATH=$build/client/python timeout --kill-after=30 "$seconds" python3 "$@"
 }
 
 status=0
@@ -84,6 +92,11 @@ for topic in "$@"; do
             run "$venv" "" 3600 "$here/table.py" llama qwen3 gpt-oss gemma3 || status=1
             ;;
         smollm) run "$venv" "" 3600 "$here/table.py" smollm2-135m || status=1 ;;
+        cuda)
+            for part in ops cuda; do run_on_gpu 300 "$top/tests/python/run.py" $part || status=1; done
+            run_on_gpu 600 "$here/table.py" llama qwen3 || status=1
+            for model in llama-8 llama-32; do run_on_gpu 300 "$here/bench_decode.py" $model 8 8192 || status=1; done
+            ;;
         vllm) run "$vllm" "" 3600 "$here/vllm_table.py" || status=1 ;;
     esac
 done

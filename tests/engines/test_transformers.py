@@ -30,14 +30,14 @@ def padded(prompts):
 
 
 class Case(KvdCase):
-    model_name, model_options = "llama", {}
+    model_name, model_options, dtype, attention = "llama", {}, torch.float32, None
 
     def setUp(self):
-        self.model = models.tiny(self.model_name, **self.model_options)
+        self.model = models.tiny(self.model_name, **self.model_options).to(self.dtype)
         lines = dict(line.split(" = ") for line in kvd.transformers.model_section(self.model).splitlines())
         self.settings = {**lines, "tokens": 16384, **type(self).settings}
         super().setUp()
-        self.engine = kvd.transformers.Engine(self.model, socket=self.kvd.socket)
+        self.engine = kvd.transformers.Engine(self.model, socket=self.kvd.socket, attention=self.attention)
         self.addCleanup(self.engine.close)
 
     def plain(self, ids, mask, n, **options):
@@ -122,6 +122,75 @@ class Halves(Case):
                 expected = model.generate(ids, attention_mask=mask, max_new_tokens=30, do_sample=False)
                 self.assertTrue(torch.equal(self.cached(ids, mask, 30, engine)[0], expected))
                 self.assertEqual(self.cached(ids, mask, 30, engine)[1], [199, 64])
+
+
+class InPlace(Case):
+    """VIEW-1, VIEW-6: attention reads pages by kvd.ops, in BF16. The reference's sums are not torch's, and near them."""
+
+    dtype, attention = torch.bfloat16, "pages"
+
+    def logits(self, ids, mask, **arguments):
+        """Of the first token, and of the second with the first one given."""
+        made = self.model.generate(
+            ids, attention_mask=mask, do_sample=False, output_logits=True, return_dict_in_generate=True, **arguments
+        )
+        return [each.float() for each in made.logits]
+
+    def test_near_what_the_model_computes_without(self):
+        """Padding, windows and sinks; a prompt of which some is known; and without kvd the model is what it was."""
+        ids, mask = padded([prompt(2, 120), prompt(1)])
+        expected = self.logits(ids, mask, max_new_tokens=1)
+        for known in ([0, 0], [119, 199]):
+            arguments = self.engine.cache(ids, 1, mask)
+            self.assertEqual(arguments.reused, known)
+            got = self.logits(ids, **{"mask": arguments.pop("attention_mask"), **arguments})
+            del arguments
+            for near, exact in zip(got, expected):
+                self.assertLess((near - exact).norm() / exact.norm(), 0.1)
+        again = self.logits(ids, mask, max_new_tokens=1)
+        self.assertTrue(torch.equal(again[0], expected[0]))
+        self.engine.flush()
+        self.assertEqual(self.running(), 0)
+
+    def test_what_is_found_gives_the_same_tokens(self):
+        """CONT-2: 256 of 257 tokens are found, and the last one is computed as it was: nothing is rounded differently."""
+        ids, mask = padded([prompt(1)])
+        expected, _ = self.cached(ids, mask, 100)
+        self.engine.client.release_domain(self.engine.domain)
+        seen, _ = self.cached(ids, mask, 57)
+        made, reused = self.cached(seen, None, 43)
+        self.assertEqual(reused, [256])
+        self.assertTrue(torch.equal(made, expected))
+
+
+class InPlaceQwen3(InPlace):
+    model_name = "qwen3"
+
+
+class InPlaceGptOss(InPlace):
+    """All experts, since the choice of some hangs on the last bit."""
+
+    model_name, model_options = "gpt-oss", {"num_experts_per_tok": 4}
+
+
+class InPlaceGemma3(InPlace):
+    model_name = "gemma3"
+
+
+class InPlaceRefusals(Case):
+    def test_in_words(self):
+        before = self.model.config._attn_implementation
+        for attention, kind, words in (
+            ("pages", kvd.Unimplemented, "model.to.torch.bfloat16"),
+            ("flash", kvd.InvalidArgument, '"pages", "copies"'),
+        ):
+            with self.assertRaisesRegex(kind, words):
+                kvd.transformers.Engine(self.model, socket=self.kvd.socket, attention=attention)
+        self.assertEqual(self.model.config._attn_implementation, before)
+        with self.assertRaisesRegex(kvd.Unimplemented, "asks K or V for shape"):
+            kvd._pages.Pages(None, None).shape
+        with self.assertRaisesRegex(kvd.Unimplemented, "without dropout"):
+            kvd._pages._attend("eager", None, None, kvd._pages.Pages(None, None), None, None, dropout=0.1)
 
 
 class Ends(Case):

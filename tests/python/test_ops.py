@@ -415,6 +415,122 @@ class Torch(unittest.TestCase):
         want = ops.attention(pages.layer, q, [range(97, 100)], [0])
         np.testing.assert_array_equal(got.view(torch.int16).numpy(), want.view(np.int16))
 
+    def test_calls_that_are_ready(self):
+        """VIEW-4: the bits of the plain calls, at positions that change in place; other shapes are refused."""
+        pages, twin = (Pages("bf16", 64) for _ in range(2))
+        k, v = (torch.from_numpy(each.view(np.int16)).view(torch.bfloat16) for each in (pages.k, pages.v))
+        layer = ops.Layer(k, v, torch.from_numpy(pages.table))
+        at, rows = torch.zeros(2, 1, dtype=torch.int32), torch.tensor([2, 0], dtype=torch.int32)
+        sinks = [0.5, -1, 2, 0]
+        append = ops.ReadyAppend(layer, at, rows)
+        attend = ops.ReadyAttention(layer, at, rows, 4, scale=0.3, window=5, sinks=sinks, soft_cap=4.0)
+        for position in range(60, 70):
+            at.fill_(position)
+            new = [pages.draw(2, 1, heads, 64) for heads in (2, 2, 4)]
+            if position == 60:
+                for row in (0, 2):
+                    twin.fill(row, 60)
+                pages.k[:], pages.v[:] = twin.k, twin.v
+            ops.append(twin.layer, *new[:2], [[position]] * 2, [2, 0])
+            want = ops.attention(
+                twin.layer, new[2], [[position]] * 2, [2, 0], scale=0.3, window=5, sinks=sinks, soft_cap=4.0
+            )
+            k_new, v_new, q = (torch.from_numpy(each.view(np.int16)).view(torch.bfloat16) for each in new)
+            append(k_new, v_new)
+            got = attend(q)
+            np.testing.assert_array_equal(pages.k, twin.k)
+            np.testing.assert_array_equal(pages.v, twin.v)
+            np.testing.assert_array_equal(got.view(torch.int16).numpy(), want.view(np.int16))
+        for call, arguments, words in (
+            (append, (k_new, v_new[:1]), r"v is torch.bfloat16\[1, 1, 2, 64\]"),
+            (attend, (q.float(),), "made ready for"),
+            (ops.ReadyAppend, (layer, at.long(), rows), "positions is int64"),
+            (ops.ReadyAttention, (layer, at, rows[:1], 4), r"rows is int32\[1\]"),
+        ):
+            with self.assertRaisesRegex(kvd.InvalidArgument, words):
+                call(*arguments)
+        at.fill_(ENTRIES * 64)
+        with self.assertRaisesRegex(kvd.InvalidArgument, "ordinals"):
+            append(k_new, v_new)
+
+
+def on_gpu(bits):
+    """A tensor of BF16, or of int32, in GPU memory."""
+    if bits.dtype == np.int32:
+        return torch.from_numpy(bits).cuda()
+    return torch.from_numpy(bits.view(np.int16).copy()).cuda().view(torch.bfloat16)
+
+
+@unittest.skipIf(torch is None or not torch.cuda.is_available(), "torch and a GPU are not here")
+class TorchOnGpu(unittest.TestCase):
+    """The kernels from torch, against the reference on the same pages."""
+
+    def twin(self, pages):
+        """The layer in GPU memory."""
+        k, v = on_gpu(pages.k), on_gpu(pages.v)
+        return k, v, ops.Layer(k, v, on_gpu(pages.table))
+
+    def near(self, got, want, valid):
+        got = ops.from_bf16(got.cpu().view(torch.int16).numpy().view(np.uint16))
+        for b, n in enumerate(valid):
+            if n:
+                self.assertLessEqual(error_of(got[b, :n], ops.from_bf16(want)[b, :n]), 2 * LIMITS["bf16"])
+
+    def test_append_and_attention(self):
+        """GEOM-9, VIEW-6: the same bytes, and sums as near as each form is to FP64; decoding, drafts, a chunk."""
+        for head_dim, q_heads in ((64, 8), (128, 8), (256, 4)):
+            for rows, starts, w, valid in (((2, 0, 1), (130, 63, 190), 1, (1, 1, 1)), ((0, 2), (70, 200), 4, (4, 2)),
+                                           ((1,), (0,), 150, (150,))):
+                with self.subTest(head_dim=head_dim, w=w):
+                    pages = Pages("bf16", head_dim)
+                    for row in range(ROWS):
+                        pages.fill(row, 200)
+                    k, v, layer = self.twin(pages)
+                    new = [pages.draw(len(rows), w, HEADS, head_dim) for _ in range(2)]
+                    q = pages.draw(len(rows), w, q_heads, head_dim)
+                    at = np.array([range(start, start + w) for start in starts], np.int32)
+                    ops.append(pages.layer, *new, at, rows, valid)
+                    want = ops.attention(pages.layer, q, at, rows, valid)
+                    ops.append(layer, *map(on_gpu, new), on_gpu(at), rows, valid)
+                    got = ops.attention(layer, on_gpu(q), on_gpu(at), rows, valid)
+                    if all(n == w for n in valid):
+                        of = torch.tensor(rows, dtype=torch.int32, device="cuda")
+                        ops.ReadyAppend(layer, on_gpu(at), of)(*map(on_gpu, new))
+                        again = ops.ReadyAttention(layer, on_gpu(at), of, q_heads)(on_gpu(q))
+                        self.assertTrue(torch.equal(again.view(torch.int16), got.view(torch.int16)))
+                    for plane, reference in ((k, pages.k), (v, pages.v)):
+                        self.assertTrue(torch.equal(plane.view(torch.int16), on_gpu(reference).view(torch.int16)))
+                    self.near(got, want, valid)
+
+    def test_a_graph(self):
+        """VIEW-5: replayed with other positions, on memory of the caller's."""
+        pages = Pages("bf16", 128)
+        for row in range(ROWS):
+            pages.fill(row, 300)
+        _, _, layer = self.twin(pages)
+        q = pages.draw(2, 1, 8, 128)
+        at, rows, given = on_gpu(np.array([[10], [20]], np.int32)), on_gpu(np.array([0, 2], np.int32)), on_gpu(q)
+        out = torch.empty_like(given)
+        memory = torch.empty(ops.workspace_bytes(layer, 2, 1, 8, 384), dtype=torch.uint8, device="cuda")
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            ops.attention(layer, given, at, rows, out=out, max_context=384, workspace=memory)
+        for starts in ((10, 20), (299, 130)):
+            at.copy_(torch.tensor(starts, dtype=torch.int32)[:, None])
+            graph.replay()
+            torch.cuda.synchronize()
+            self.near(out, ops.attention(pages.layer, q, [[start] for start in starts], [0, 2]), (1, 1))
+
+    def test_refusals(self):
+        """VIEW-3: what is not on the device of the pages is named."""
+        pages = Pages("bf16", 128)
+        _, _, layer = self.twin(pages)
+        with self.assertRaisesRegex(kvd.InvalidArgument, "on cpu, the pages are on cuda:0"):
+            ops.attention(layer, on_gpu(pages.draw(1, 1, 8, 128)).cpu(), [[0]])
+        with self.assertRaisesRegex(kvd.Unimplemented, "oracle is for the CPU"):
+            ops.attention(layer, on_gpu(pages.draw(1, 1, 8, 128)), [[0]], oracle=True)
+
 
 @unittest.skipIf(torch is None, "torch is not installed")
 class Latent(KvdCase):

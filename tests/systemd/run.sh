@@ -109,7 +109,7 @@ packages() {
         'usr/share/doc/libkvd-dev/ENGINE-GUIDE\.md'
     has libkvd-ops1 'usr/lib/[^/]*/libkvd-ops\.so\.1'
     has libkvd-ops-dev usr/include/kvd/kvd_ops.h 'usr/lib/[^/]*/libkvd-ops\.so' 'usr/lib/[^/]*/pkgconfig/kvd-ops.pc' \
-        'usr/lib/[^/]*/cmake/kvd-ops/kvd-opsConfig.cmake'
+        'usr/lib/[^/]*/cmake/kvd-ops/kvd-opsConfig.cmake' usr/share/man/man3/libkvd-ops.3.gz
     has python3-kvd usr/lib/python3/dist-packages/kvd/__init__.py usr/lib/python3/dist-packages/kvd/kvd.binpb \
         usr/lib/python3/dist-packages/kvd/py.typed 'usr/share/doc/python3-kvd/README\.md'
     [ "$(dpkg-deb --info "$build"/packages/first/kvd_*.deb conffiles)" = /etc/kvd/kvd.conf ] || fail "conffiles"

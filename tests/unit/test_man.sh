@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # The manual pages say what the programs say. They are built anew; roff has nothing to complain about; options, commands,
 # keys, exit statuses, environment and calls are the same on both sides; the examples are accepted.
-# Usage: test_man.sh SOURCE_DIR KVD KVDCTL SCDOC       Skipped (77) without scdoc.
+# Usage: test_man.sh SOURCE_DIR KVD KVDCTL SCDOC [LIBKVD_OPS]       Skipped (77) without scdoc.
 set -eu
-root=$1 kvd=$2 kvdctl=$3 scdoc=${4:-}
+root=$1 kvd=$2 kvdctl=$3 scdoc=${4:-} ops=${5:-}
 if [ ! -x "$scdoc" ]; then
     echo "skipped: scdoc is not installed (Debian: scdoc)"
     exit 77
@@ -19,7 +19,7 @@ fail() { echo "FAIL: $*" >&2; failures=$((failures + 1)); }
 "$kvd" --help-config >"$work/keys"
 "$kvd" --help >"$work/kvd.help"
 "$kvdctl" --help >"$work/kvdctl.help"
-for page in kvd.8 kvd.conf.5 kvdctl.1 libkvd.3; do
+for page in kvd.8 kvd.conf.5 kvdctl.1 libkvd.3 libkvd-ops.3; do
     keys=
     [ $page != kvd.conf.5 ] || keys=$work/keys
     # shellcheck disable=SC2086 # no keys, no argument
@@ -117,6 +117,13 @@ for name in $(grep -oE '\b(kvd_[a-z_]+|KVD_[A-Z_]+)' "$work/libkvd.3.text" | sor
         [ "$name" = KVD_SOCKET ] || fail "libkvd.3 names $name, which the headers do not have"
 done
 
+sed -n '/^KVD_OPS_API/p' "$root/cuda/kvd_ops.h" | grep -oE '\bkvd_ops_[a-z_]+\(' | tr -d '(' >"$work/said"
+awk '/^\.SH/ { inside = $0 == ".SH CALLS" } inside' "$work/libkvd-ops.3.text" | grep -oE '\bkvd_ops_[a-z_]+' >"$work/written"
+same call libkvd-ops.3
+for name in $(grep -oE '\b(kvd_ops_[a-z_]+|KVD_OPS_[A-Z_]+)' "$work/libkvd-ops.3.text" | sort -u); do
+    grep -qw "$name" "$root/cuda/kvd_ops.h" || [ "$name" = kvd_ops ] || fail "libkvd-ops.3 names $name, which the header does not have"
+done
+
 # ---- examples -------------------------------------------------------------------------------------------
 
 # The first example of a page, as its reader sees it.
@@ -136,7 +143,15 @@ if command -v cc >/dev/null 2>&1; then
     example libkvd.3 >"$work/example.c"
     grep -q 'continuations\\n"' "$work/example.c" || fail "libkvd.3: its example is not the program that it was"
     cc -std=c11 -Wall -Wextra -Werror -fsyntax-only -I"$work" "$work/example.c" || fail "libkvd.3: cc refuses its example"
+    cp "$root/cuda/kvd_ops.h" "$work/kvd"
+    example libkvd-ops.3 >"$work/ops.c"
+    if [ -z "$ops" ]; then
+        cc -std=c11 -Wall -Wextra -Werror -fsyntax-only -I"$work" "$work/ops.c" || fail "libkvd-ops.3: cc refuses its example"
+    elif ! cc -std=c11 -Wall -Wextra -Werror -I"$work" "$work/ops.c" "$ops" -o "$work/ops" ||
+        [ "$(LD_LIBRARY_PATH=$(dirname "$ops") "$work/ops")" != 4000 ]; then
+        fail "libkvd-ops.3: its example does not say 4000"
+    fi
 fi
 
 [ $failures -eq 0 ] || exit 1
-echo "kvd(8), kvd.conf(5), kvdctl(1), libkvd(3): the same as the programs say"
+echo "kvd(8), kvd.conf(5), kvdctl(1), libkvd(3), libkvd-ops(3): the same as the programs say"

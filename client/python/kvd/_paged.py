@@ -6,8 +6,8 @@ its prompt plus the padding. kvd knows nothing of padding. A sequence holds the 
 row is token c - pad of its sequence.
 
 A forward pass is a step: begin() learns the tokens, each layer writes its K and V and reads all of them, and end() says
-that they are complete. What attention gets is made in one place, Batch.read(): here a copy of the pages, one after the
-other. Attention that reads pages by itself takes the planes, the pages of each row and the padding instead.
+that they are complete. Where K and V are written, and what attention gets, is the memory's business: CopiedMemory gives
+it a copy of the pages, one after the other, and _pages.PagedMemory the pages.
 """
 
 from __future__ import annotations
@@ -58,7 +58,6 @@ class Row:
         self.ended: Optional[int] = None  #: tokens up to the end of the text; what follows is filling
         self.saved = sequence.cached  #: tokens up to the last copy in the arena
         self.save = 0  #: the continuation of that copy
-        self.pages: Any = torch.from_numpy(sequence.block_table().astype("int64"))
 
     def begin(self, column: int, tokens: List[int], eos: Seq[int]) -> Tuple[int, int]:
         """The tokens of columns from `column` on. Those that have no place yet: positions [begin, end)."""
@@ -92,19 +91,87 @@ class Row:
         return done // PAGE_TOKENS > committed // PAGE_TOKENS or committed < self.prompt <= done
 
 
+class CopiedMemory:
+    """Of one batch: pages of the main memory, and the copies that attention gets of them."""
+
+    def __init__(self, planes: Seq[Planes], rows: Seq[Row]) -> None:
+        self._planes, self._rows = planes, rows
+        self._pages = [torch.from_numpy(row.sequence.block_table().astype("int64")) for row in rows]
+        self._columns = self._width = 0
+        self._to: Tuple[Any, ...] = ()  # where they go: row and column of the step, page and token of the page
+        self._copy: Optional[Tuple[Any, Any]] = None
+
+    def __len__(self) -> int:
+        return len(self._planes)
+
+    def begin(self, columns: int, width: int, spans: Seq[Tuple[int, int]]) -> None:
+        """A step of `width` columns behind `columns`; row i writes tokens spans[i]."""
+        self._columns, self._width = columns, width
+        to: List[Tuple[Any, ...]] = []
+        for i, (begin, end) in enumerate(spans):
+            at = torch.arange(begin, max(begin, end))
+            pages = self._pages[i][at // PAGE_TOKENS]
+            to.append((torch.full_like(at, i), at + (self._rows[i].pad - columns), pages, at % PAGE_TOKENS))
+        self._to = tuple(torch.cat(each) for each in zip(*to))
+
+    def update(self, layer: int, k: Any, v: Any) -> Tuple[Any, Any]:
+        with torch.no_grad():
+            self._write(layer, k, v)
+            return self._read(layer) if self._columns else (k, v)
+
+    def _write(self, layer: int, k: Any, v: Any) -> None:
+        planes = self._planes[layer]
+        shape = (len(self._rows), planes.k.shape[1], self._width, planes.k.shape[3])
+        for new in (k, v):
+            if tuple(new.shape) != shape or new.dtype != planes.k.dtype:
+                raise Unimplemented(
+                    f"layer {layer} has K or V of {new.dtype}{list(new.shape)}, and kvd's pages hold "
+                    f"{planes.k.dtype}{list(shape)}: kvd.transformers keeps models whose layers are all alike"
+                )
+        row, column, page, token = self._to
+        planes.k[page, :, token] = k[row, :, column]
+        planes.v[page, :, token] = v[row, :, column]
+
+    def _read(self, layer: int) -> Tuple[Any, Any]:
+        """K and V of all columns. It holds until the next layer reads: all share one copy."""
+        columns = self._columns + self._width
+        if self._copy is None:
+            self._copy = self._new_copy(), self._new_copy()
+        for plane, copy in zip(self._planes[layer], self._copy):
+            for row, its, to in zip(self._rows, self._pages, copy):
+                n = -(-(columns - row.pad) // PAGE_TOKENS)
+                if n > 0:
+                    pages = to[:, row.pad : row.pad + n * PAGE_TOKENS].unflatten(1, (n, PAGE_TOKENS))
+                    torch.index_select(plane.transpose(0, 1), 1, its[:n], out=pages)
+        return self._copy[0][:, :, :columns], self._copy[1][:, :, :columns]
+
+    def _new_copy(self) -> Any:
+        """Padding is zero there: attention multiplies it by zero, which a NaN would survive."""
+        plane = self._planes[0].k
+        columns = max(row.pad + len(pages) * PAGE_TOKENS for row, pages in zip(self._rows, self._pages))
+        made = torch.empty(len(self._rows), plane.shape[1], columns, plane.shape[3], dtype=plane.dtype)
+        for row, copy in zip(self._rows, made):
+            copy[:, : row.pad] = 0
+        return made
+
+    def enter(self) -> None:
+        """The forward pass of this thread is the batch's."""
+
+    def wait(self) -> None:
+        """Returns when the device has done all that it was asked for. A CPU has."""
+
+
 class Batch:
     """The rows of one generate(), and the step that is under way. It outlives its Cache until finish()."""
 
     def __init__(
-        self, owner: object, client: Client, planes: Seq[Planes], rows: Seq[Row], eos: Seq[int], save_every: int
+        self, owner: object, client: Client, memory: Any, rows: Seq[Row], eos: Seq[int], save_every: int
     ) -> None:
-        self.owner, self.client, self.planes, self.rows = owner, client, planes, rows
+        self.owner, self.client, self.memory, self.rows = owner, client, memory, rows
         self.lost: Optional[Error] = None  #: kvd went away: the batch goes on, nothing more of it is kept
         self.columns = min(row.pad + row.sequence.done for row in rows)  #: that are complete in all rows
         self._eos, self._save_every = eos, save_every
         self._width = self._written = 0  # columns of the step, layers that have written them
-        self._to: Tuple[Any, ...] = ()  # where they go: row and column of the step, page and token of the page
-        self._copy: Optional[Tuple[Any, Any]] = None
 
     # ---- a step ----
 
@@ -121,62 +188,22 @@ class Batch:
                 f"this cache was made for {len(self.rows)} prompts, and the model got {len(ids)}: beams are not "
                 "supported; for several samples of a prompt repeat it in the ids of engine.cache() and generate()"
             )
-        to: List[Tuple[Any, ...]] = []
-        for i, (row, tokens) in enumerate(zip(self.rows, ids.tolist())):
-            begin, end = row.begin(self.columns, tokens, self._eos)
-            at = torch.arange(begin, max(begin, end))
-            pages = row.pages[at // PAGE_TOKENS]
-            to.append((torch.full_like(at, i), at + (row.pad - self.columns), pages, at % PAGE_TOKENS))
-        self._to = tuple(torch.cat(each) for each in zip(*to))
+        spans = [row.begin(self.columns, tokens, self._eos) for row, tokens in zip(self.rows, ids.tolist())]
+        self.memory.begin(self.columns, ids.shape[1], spans)
+        self.memory.enter()
         self._width, self._written = ids.shape[1], 0
-
-    def write(self, layer: int, k: Any, v: Any) -> None:
-        planes = self.planes[layer]
-        shape = (len(self.rows), planes.k.shape[1], self._width, planes.k.shape[3])
-        for new in (k, v):
-            if tuple(new.shape) != shape or new.dtype != planes.k.dtype:
-                raise Unimplemented(
-                    f"layer {layer} has K or V of {new.dtype}{list(new.shape)}, and kvd's pages hold "
-                    f"{planes.k.dtype}{list(shape)}: kvd.transformers keeps models whose layers are all alike"
-                )
-        row, column, page, token = self._to
-        planes.k[page, :, token] = k[row, :, column]
-        planes.v[page, :, token] = v[row, :, column]
-        self._written += 1
-
-    def read(self, layer: int) -> Tuple[Any, Any]:
-        """K and V of all columns. It holds until the next layer reads: all share one copy."""
-        columns = self.columns + self._width
-        if self._copy is None:
-            self._copy = self._new_copy(), self._new_copy()
-        for plane, copy in zip(self.planes[layer], self._copy):
-            for row, to in zip(self.rows, copy):
-                n = -(-(columns - row.pad) // PAGE_TOKENS)
-                if n > 0:
-                    pages = to[:, row.pad : row.pad + n * PAGE_TOKENS].unflatten(1, (n, PAGE_TOKENS))
-                    torch.index_select(plane.transpose(0, 1), 1, row.pages[:n], out=pages)
-        return self._copy[0][:, :, :columns], self._copy[1][:, :, :columns]
-
-    def _new_copy(self) -> Any:
-        """Padding is zero there: attention multiplies it by zero, which a NaN would survive."""
-        plane = self.planes[0].k
-        columns = max(row.pad + len(row.pages) * PAGE_TOKENS for row in self.rows)
-        made = torch.empty(len(self.rows), plane.shape[1], columns, plane.shape[3], dtype=plane.dtype)
-        for row, copy in zip(self.rows, made):
-            copy[:, : row.pad] = 0
-        return made
 
     def update(self, layer: int, k: Any, v: Any) -> Tuple[Any, Any]:
         if not self._width:
             raise FailedPrecondition("this cache belongs to the model of its engine, and to an engine that is open")
-        with torch.no_grad():
-            self.write(layer, k, v)
-            return self.read(layer) if self.columns else (k, v)
+        seen: Tuple[Any, Any] = self.memory.update(layer, k, v)
+        self._written += 1
+        return seen
 
     def end(self) -> None:
-        if self._written != len(self.planes):
+        if self._written != len(self.memory):
             raise Unimplemented(
-                f"the model wrote K and V of {self._written} layers, and has {len(self.planes)}: kvd.transformers "
+                f"the model wrote K and V of {self._written} layers, and has {len(self.memory)}: kvd.transformers "
                 "keeps models in which every layer has its own"
             )
         self.columns += self._width
@@ -194,6 +221,7 @@ class Batch:
         """What is complete, in one message, and its names."""
         if not due:
             return
+        self.memory.wait()  # complete is what lies in the pages
         items = [types.RoundItem(row.sequence.handle, commit=row.sequence.done) for row in due]
         for row, result in zip(due, self.client.round(items)):
             row.sequence.take(result)
@@ -219,6 +247,7 @@ class Batch:
 
     def finish(self) -> None:
         """What is complete becomes continuations."""
+        self.memory.wait()
         for row in self.rows:
             try:
                 self._finish(row)
@@ -265,7 +294,7 @@ class PagedCache(Cache):
     """What generate() gets as its cache. Once nobody holds it any more, its sequences become continuations."""
 
     def __init__(self, batch: Batch) -> None:
-        super().__init__(layers=[PagedLayer(batch, index) for index in range(len(batch.planes))])
+        super().__init__(layers=[PagedLayer(batch, index) for index in range(len(batch.memory))])
         self.batch = batch
 
     def _refuse(self, *_: Any, **__: Any) -> Any:

@@ -300,7 +300,10 @@ def _on_device(layer: Layer) -> ContextManager[Any]:
         return contextlib.nullcontext()
     import torch
 
-    device: ContextManager[Any] = torch.cuda.device(layer.device)
+    index = int(layer.device.rpartition(":")[2])
+    if torch.cuda.current_device() == index:
+        return contextlib.nullcontext()
+    device: ContextManager[Any] = torch.cuda.device(index)
     return device
 
 
@@ -417,24 +420,148 @@ def _workspace_bytes(op: _Attention, max_context: int) -> int:
     return int(_library().kvd_ops_attention_workspace(ctypes.byref(op), ctypes.c_uint32(max_context)))
 
 
-def _launch(layer: Layer, op: _Attention, max_context: int, workspace: Any) -> None:
+def _workspace(layer: Layer, op: _Attention, max_context: int, given: Any) -> Any:
     import torch
 
     with _on_device(layer):
-        if workspace is None:
-            workspace = torch.empty(_workspace_bytes(op, max_context), dtype=torch.uint8, device=layer.device)
-        memory = _Array(workspace)
-        if memory.device != layer.device or not _whole(memory):
-            raise InvalidArgument(f"the workspace is on {memory.device}: it is contiguous memory on {layer.device}")
-        n_bytes = ctypes.c_size_t(workspace.numel() * workspace.element_size())
-        _call(
-            "kvd_ops_attention_cuda",
-            op,
-            ctypes.c_uint32(max_context),
-            ctypes.c_void_p(memory.address),
-            n_bytes,
-            _stream(layer),
+        if given is None:
+            given = torch.empty(_workspace_bytes(op, max_context), dtype=torch.uint8, device=layer.device)
+    memory = _Array(given)
+    if memory.device != layer.device or not _whole(memory):
+        raise InvalidArgument(f"the workspace is on {memory.device}: it is contiguous memory on {layer.device}")
+    return given
+
+
+def _envelope(max_context: int, workspace: Any) -> Tuple[Any, ...]:
+    """What a launch gets beside the call."""
+    n_bytes = ctypes.c_size_t(workspace.numel() * workspace.element_size())
+    return ctypes.c_uint32(max_context), ctypes.c_void_p(workspace.data_ptr()), n_bytes
+
+
+def _launch(layer: Layer, op: _Attention, max_context: int, workspace: Any) -> None:
+    memory = _workspace(layer, op, max_context, workspace)
+    with _on_device(layer):
+        _call("kvd_ops_attention_cuda", op, *_envelope(max_context, memory), _stream(layer))
+
+
+class _Ready:
+    """A call that is made ready once. Not for two threads at a time."""
+
+    _name = ""
+
+    def __init__(self, layer: Layer, op: Any, held: Tuple[Any, ...], before_stream: Tuple[Any, ...] = ()) -> None:
+        import torch
+
+        self._torch, self._bf16, self._layer, self._op, self._held = torch, torch.bfloat16, layer, op, held
+        self._device, self._index = torch.device(layer.device), torch.device(layer.device).index
+        self._sentence = ctypes.create_string_buffer(512)
+        self._before = (ctypes.byref(op), *before_stream)
+        self._after = (self._sentence, ctypes.c_size_t(512))
+        self._function = getattr(_library(), f"{self._name}_{'host' if layer.device == 'cpu' else 'cuda'}")
+
+    def _address(self, value: Any, shape: Tuple[int, ...], name: str) -> int:
+        if (
+            value.shape != shape
+            or value.dtype is not self._bf16
+            or value.device != self._device
+            or not value.is_contiguous()
+        ):
+            raise InvalidArgument(
+                f"{name} is {value.dtype}{list(value.shape)} on {value.device}: it was made ready for "
+                f"torch.bfloat16{list(shape)} on {self._device}, contiguous"
+            )
+        address: int = value.data_ptr()
+        return address
+
+    def _run(self) -> None:
+        if self._index is None:
+            code = self._function(*self._before, *self._after)
+        elif self._torch.cuda.current_device() == self._index:
+            code = self._launch()
+        else:
+            with _on_device(self._layer):
+                code = self._launch()
+        if code:
+            raise _ERRORS.get(code, Internal)(self._sentence.value.decode("utf-8", "replace"))
+
+
+    def _launch(self) -> int:
+        stream = ctypes.c_void_p(self._torch.cuda.current_stream(self._device).cuda_stream)
+        code: int = self._function(*self._before, stream, *self._after)
+        return code
+
+
+class ReadyAppend(_Ready):
+    """append() for loops that call it again and again for the same rows: what does not change is looked at once.
+
+    positions [B, W] and rows [B] are int32 tensors of torch where the pages are. Write the next positions into the
+    tensor; its memory is what each call reads. k and v are contiguous tensors of BF16, and their shapes are checked.
+    """
+
+    _name = "kvd_ops_append"
+
+    def __init__(self, layer: Layer, positions: Any, rows: Any) -> None:
+        b, w = positions.shape
+        at, of = _in_place(positions, "positions", (b, w), layer), _in_place(rows, "rows", (b,), layer)
+        self._k, self._v = ((b, w, layer.kv_heads, dim) for dim in (layer.head_dim, layer.v_head_dim))
+        super().__init__(layer, _Append(layer._view, None, None, at, None, of, w, b), (positions, rows))
+
+    def __call__(self, k: Any, v: Any) -> None:
+        self._op.k, self._op.v = self._address(k, self._k, "k"), self._address(v, self._v, "v")
+        self._run()
+
+
+class ReadyAttention(_Ready):
+    """attention() in the same way, for positions. The options are attention()'s; calls that may run at one time need a
+    workspace each."""
+
+    _name = "kvd_ops_attention"
+
+    def __init__(
+        self,
+        layer: Layer,
+        positions: Any,
+        rows: Any,
+        query_heads: int,
+        *,
+        scale: Optional[float] = None,
+        window: int = 0,
+        aligned: bool = False,
+        sinks: Any = None,
+        soft_cap: float = 0.0,
+        max_context: Optional[int] = None,
+        workspace: Any = None,
+    ) -> None:
+        b, w = positions.shape
+        most = layer.max_context if max_context is None else max_context
+        sink = _floats(sinks, "sinks", (query_heads,), layer)
+        op = _attention(layer, (b, w, query_heads, layer.head_dim), True, scale)
+        op.window, op.aligned, op.sinks, op.soft_cap = window, aligned, _at(sink), soft_cap
+        op.positions, op.table_rows = (
+            _in_place(positions, "positions", (b, w), layer),
+            _in_place(rows, "rows", (b,), layer),
         )
+        memory = None if layer.device == "cpu" else _workspace(layer, op, most, workspace)
+        before = () if memory is None else _envelope(most, memory)
+        self._q, self._out = ((b, w, query_heads, dim) for dim in (layer.head_dim, layer.v_head_dim))
+        super().__init__(layer, op, (positions, rows, sink, memory), before)
+
+    def __call__(self, q: Any) -> Any:
+        """A new tensor."""
+        out = q.new_empty(self._out)
+        self._op.q, self._op.out = self._address(q, self._q, "q"), out.data_ptr()
+        self._run()
+        return out
+
+
+def _in_place(value: Any, name: str, shape: Tuple[int, ...], layer: Layer) -> int:
+    array = _Array(value)
+    if (array.dtype, array.shape, array.device) != ("int32", shape, layer.device) or not _whole(array):
+        raise InvalidArgument(
+            f"{name} is {array.dtype}{list(array.shape)} on {array.device}: it is int32{list(shape)} on {layer.device}, "
+            "contiguous, because its memory is read at each call"
+        )
+    return array.address
 
 
 def _empty_like(value: Any, shape: Tuple[int, ...]) -> Any:

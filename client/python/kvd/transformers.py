@@ -8,7 +8,8 @@ The K and V of every layer lie in kvd's pages. What a prompt has in common with 
 this process or in one that was killed, is found to the token and not computed again. TRANSFORMERS.md says what to
 install, what to expect and what it costs.
 
-It needs transformers 5.17 or newer and a store on host devices; the model computes on a CPU.
+It needs transformers 5.17 or newer, and the store on the device of the model: host devices for one on a CPU, or its
+GPU, where attention reads the pages in place by kvd.ops.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ try:
     import torch
     import transformers as _transformers  # noqa: F401
 
-    from ._paged import ARGUMENT, Batch, PagedCache, Planes, Row
+    from . import _pages
+    from ._paged import ARGUMENT, Batch, CopiedMemory, PagedCache, Planes, Row
 except ImportError as missing:
     raise Unimplemented(f"kvd.transformers needs torch and transformers 5.17 or newer: {missing}") from missing
 
@@ -123,11 +125,13 @@ class Engine:
         domain: Optional[DomainLike] = None,
         retention: int = 0,
         save_every: int = 64,
+        attention: Optional[str] = None,
     ) -> None:
         """client: a scheduler's, or socket or instance as kvd.connect() takes them. domain: what KV depends on besides
         tokens (default: fingerprint()). retention: class of what is kept; smaller goes first. save_every: where kvd
         has an arena, what is complete is copied there each so many tokens and at the end, for the case that kvd itself
-        is killed; 0: never.
+        is killed; 0: never. attention: "pages" reads them in place by kvd.ops, in BF16; "copies" has each layer's KV
+        copied into one piece, for the attention that the model had before; None: pages on a GPU, copies on a CPU.
         """
         self.model, self.retention = model, retention
         self.domain: DomainLike = Domain("transformers:" + fingerprint(model)) if domain is None else domain
@@ -137,6 +141,8 @@ class Engine:
         self._connect: Callable[[], Client] = lambda: connect(
             path, instance=instance, role="scheduler", name=name, timeout=timeout
         )
+        self._attention = attention
+        self._entry: Optional[_pages.Entry] = None
         self._lock = threading.Lock()
         self._ending: List[threading.Thread] = []
         self._attach(client or self._connect())
@@ -144,6 +150,8 @@ class Engine:
             model.register_forward_pre_hook(self._begin, with_kwargs=True),
             model.register_forward_hook(self._end, with_kwargs=True),
         ]
+        if self._is_paged:
+            self._entry = _pages.Entry(model)
 
     # ---- what generate() gets ----
 
@@ -175,10 +183,10 @@ class Engine:
         prompts = [tokens[pad:] for tokens, pad in zip(ids.tolist(), pads)]
         with self._lock:
             sequences = self._sequences(prompts, max_new_tokens, self.domain if domain is None else domain, timeout)
-            client, planes = self._client, self._planes
+            client, memory_of = self._client, self._memory_of
         rows = [Row(sequence, pad) for sequence, pad in zip(sequences, pads)]
-        self._level(client, planes, rows)
-        batch = Batch(self, client, planes, rows, self._eos(), self._saves)
+        self._level(client, memory_of, rows)
+        batch = Batch(self, client, memory_of(rows), rows, self._eos(), self._saves)
         cache = PagedCache(batch)
         weakref.finalize(cache, self._drop, batch)
         return Arguments(
@@ -209,7 +217,7 @@ class Engine:
             self._current()
             return self._activate(prompts, max_new_tokens, domain, timeout)
 
-    def _level(self, client: Client, planes: List[Planes], rows: Seq[Row]) -> None:
+    def _level(self, client: Client, memory_of: Callable[[Seq[Row]], Any], rows: Seq[Row]) -> None:
         """generate() begins at the same column for all. Rows of which less was found are computed up to there, each by
         itself, so that nothing that was found is computed again."""
         column = max(row.pad + row.found for row in rows) if any(row.found for row in rows) else 0
@@ -217,10 +225,12 @@ class Engine:
         for row in rows:
             behind = row.sequence.tokens[row.found : max(row.found, column - row.pad)]
             if behind:
-                alone = {ARGUMENT: PagedCache(Batch(self, client, planes, [Row(row.sequence, 0)], (), 0))}
-                at = torch.arange(row.found, row.found + len(behind))
+                one = [Row(row.sequence, 0)]
+                alone = {ARGUMENT: PagedCache(Batch(self, client, memory_of(one), one, (), 0))}
+                ids = torch.tensor([list(behind)], device=self.model.device)
+                at = torch.arange(row.found, row.found + len(behind), device=self.model.device)
                 with torch.no_grad():
-                    self.model(input_ids=torch.tensor([list(behind)]), position_ids=at[None], **alone, **options)
+                    self.model(input_ids=ids, position_ids=at[None], **alone, **options)
 
     def _activate(
         self, prompts: Seq[List[int]], max_new_tokens: int, domain: DomainLike, timeout: Optional[float]
@@ -277,10 +287,20 @@ class Engine:
         store = client.attach()
         self._check(store.info)
         self._saves = self._save_every if client.stats().host_capacity else 0
-        width = (self._shape.head_dim, self._shape.dtype)
-        self._planes = [
-            Planes(_typed(store.k[layer], *width), _typed(store.v[layer], *width)) for layer in range(len(store.k))
-        ]
+        self._is_paged = _pages.is_paged(store, self._attention)
+        if self._is_paged:
+            layers = _pages.layers_of(store, self.model, store.info.pool[0])
+            self._memory_of: Callable[[Seq[Row]], Any] = lambda rows: _pages.PagedMemory(layers, rows)
+        else:
+            planes = self._planes_of(store)
+            self._memory_of = lambda rows: CopiedMemory(planes, rows)
+
+    def _planes_of(self, store: Any) -> List[Planes]:
+        if self.model.device.type != "cpu":
+            raise InvalidArgument(f"the model is on {self.model.device}, and store {store.info.name} in main memory: "
+                                  "give kvd a device.0 = cuda:N, or the model to the CPU")
+        made = [[view.torch().view(self._shape.dtype) for view in views] for views in (store.k, store.v)]
+        return [Planes(*(plane[..., : self._shape.head_dim] for plane in both)) for both in zip(*made)]
 
     def _check(self, info: types.StoreInfo) -> None:
         pool, shape = info.pool[0], self._shape
@@ -300,11 +320,13 @@ class Engine:
 
     def _begin(self, _: Any, args: Any, kwargs: Any) -> None:
         batch = self._of(kwargs)
+        _pages.leave()
         if batch:
             batch.begin(args[0] if args else kwargs.get("input_ids"))
 
     def _end(self, _: Any, __: Any, kwargs: Any, ___: Any) -> None:
         batch = self._of(kwargs)
+        _pages.leave()
         if batch:
             batch.end()
 
@@ -334,6 +356,8 @@ class Engine:
         self.flush()
         for hook in self._hooks:
             hook.remove()
+        if self._entry:
+            self._entry.close()
         if self._own:
             self._client.close()
 
@@ -342,10 +366,3 @@ class Engine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _typed(view: Any, head_dim: int, dtype: Any) -> Any:
-    if view.device != "cpu":
-        raise Unimplemented(f"this store is on {view.device}: kvd.transformers reads pages of host devices for now")
-    plane = view.torch()
-    return plane.view(dtype)[..., :head_dim]
