@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decode on kvd's pages beside transformers' DynamicCache: tokens a second of generate() by the median step, and the time to
-the first token.
+"""Decode on kvd's pages beside transformers' DynamicCache: tokens a second of generate() by the median step, and the
+time to the first token.
 
-Usage: bench_decode.py MODEL PROMPTS TOKENS [STEPS]. The two take turns, three times. The first time kvd computes the
+Usage: bench_decode.py MODEL PROMPTS TOKENS [STEPS [TURNS]]. The two take turns (3). The first time kvd computes the
 prompts, too; then it finds them. KVD_ENGINES_DEVICE=cuda:0 is meant; on a CPU it runs in BF16 as well.
 """
 
@@ -42,7 +42,7 @@ def timed(model, ids, arguments):
 
 
 def main():
-    name, rows, tokens, steps = sys.argv[1], *map(int, (*sys.argv[2:], "64")[:3])
+    name, rows, tokens, steps, turns = sys.argv[1], *map(int, sys.argv[2:] + ["64", "3"][len(sys.argv) - 4 :])
     model = models.load(name).to(torch.bfloat16)
     lines = dict(line.split(" = ") for line in kvd.transformers.model_section(model).splitlines())
     context = -(-(tokens + steps + WARM + 65) // 64) * 64
@@ -60,13 +60,13 @@ def main():
     print("|---|---|---|---|")
     try:
         with kvd.transformers.Engine(model, socket=daemon.socket, timeout=30, attention="pages") as engine:
-            for _ in range(3):
+            for _ in range(turns):
                 plain = timed(model, ids, lambda: {"max_new_tokens": n, "attention_mask": mask})
                 ours = timed(model, ids, lambda: engine.cache(ids, n, mask))
                 print(f"| DynamicCache | {1e3 * plain[1]:.0f} | {plain[2]:.1f} | |")
                 same = (plain[0] == ours[0])[:, tokens:].float().mean()
-                print(f"| kvd, {same:.0%} of tokens equal | {1e3 * ours[1]:.0f} | {ours[2]:.1f} | {ours[2] / plain[2]:.2f} |",
-                      flush=True)
+                figures = f"{1e3 * ours[1]:.0f} | {ours[2]:.1f} | {ours[2] / plain[2]:.2f}"
+                print(f"| kvd, {same:.0%} of tokens equal | {figures} |", flush=True)
     finally:
         daemon.free()
 

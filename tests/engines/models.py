@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models that the engines' tests run: tiny ones with random weights, made of configurations, one of middle size, and
+"""The models that the engines' tests run: tiny ones with random weights, made of configurations, larger ones, and
 SmolLM2-135M. On a CPU all compute in FP32, so that equal means equal; on a GPU (KVD_ENGINES_DEVICE) in BF16, as kvd's
 ops do."""
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention that reads kvd's pages where they are: an entry of transformers' AttentionInterface on kvd.ops, and the
-memory of a batch that appends to them. Nothing is gathered or copied. kvd.transformers makes both; only it imports this.
+memory of a batch that appends to them. Nothing is gathered or copied. kvd.transformers makes both; only it imports
+this.
 
 While an engine is open its model's attention is the entry. Of a forward pass without the engine's cache it knows
 nothing, and calls what the model had before.
@@ -22,6 +23,7 @@ from .errors import InvalidArgument, Unimplemented
 from .names import PAGE_TOKENS
 from .store import Store
 
+_COPIES = 'use a store on host devices with attention="copies"'
 _now = threading.local()  # .memory: the PagedMemory of the forward pass that this thread is in
 
 
@@ -97,7 +99,8 @@ class PagedMemory:
         return pages, pages
 
     def attend(self, index: int, q: Any, **options: Any) -> Any:
-        """q as models have it, [row, head, column, element]; the result as they want it, [row, column, head, element]."""
+        """q as models have it, [row, head, column, element]; the result as they want it, [row, column, head, element].
+        """
         layer, q = self._layers[index], q.transpose(1, 2).contiguous()
         if self._is_decoding:
             return self._decoding_of(index, q.shape[2], options)(q)
@@ -158,8 +161,8 @@ class Pages:
 
     def __getattr__(self, name: str) -> Any:
         raise Unimplemented(
-            f"this model asks K or V for {name}: it does not attend through transformers' AttentionInterface alone, and "
-            "kvd.transformers cannot give it pages: use a store on host devices, or attention=\"copies\""
+            f"this model asks K or V for {name}: it does not attend through transformers' AttentionInterface alone, "
+            f"and kvd.transformers cannot give it pages: {_COPIES}"
         )
 
     def attend(self, q: Any, **options: Any) -> Any:
@@ -179,8 +182,7 @@ def _mask(before: str, *arguments: Any, use_vmap: bool = False, **options: Any) 
     if getattr(_now, "memory", None) is None:
         return AttentionMaskInterface()[before](*arguments, use_vmap=use_vmap, **options)
     if use_vmap:
-        raise Unimplemented("this model has a mask of its own, and kvd's ops have causal ones and windows: use a store "
-                            "on host devices, or attention=\"copies\"")
+        raise Unimplemented(f"this model has a mask of its own, and kvd's ops have causal ones and windows: {_COPIES}")
     return None
 
 
@@ -192,8 +194,9 @@ def _attend(
         plain: Callable[..., Tuple[Any, Any]] = AttentionInterface().get(before, eager)
         return plain(module, query, key, value, attention_mask, **options)
     if options.get("dropout") or options.get("position_bias") is not None or options.get("is_causal") is False:
-        raise Unimplemented("kvd's ops attend causally, without dropout and position bias: call model.eval(), or use a "
-                            "store on host devices, or attention=\"copies\"")
+        raise Unimplemented(
+            f"kvd's ops attend causally, without dropout and position bias: call model.eval(), or {_COPIES}"
+        )
     return (
         key.attend(
             query,
@@ -222,7 +225,7 @@ class Entry:
 
 
 def layers_of(store: Store, model: Any, info: types.PoolInfo) -> List[ops.Layer]:
-    """The store's layers, after a call of each kind on two of its device's pages: what no kernel serves is refused now."""
+    """The store's layers, after a call of each kind on two pages of their own: what no kernel serves is refused now."""
     devices = {str(parameter.device) for parameter in model.parameters()}
     there = store.k[0].device
     if devices != {there}:
@@ -233,8 +236,9 @@ def layers_of(store: Store, model: Any, info: types.PoolInfo) -> List[ops.Layer]
                             "model.to(torch.bfloat16), or a store on host devices")
     config = model.config
     if config.get_text_config(decoder=True) is not config:
-        raise Unimplemented(f"{type(model).__name__} takes more than text, and may have masks that kvd's ops do not: use a "
-                            "store on host devices, or attention=\"copies\"")
+        raise Unimplemented(
+            f"{type(model).__name__} takes more than text, and may have masks that kvd's ops do not: {_COPIES}"
+        )
     heads = config.num_attention_heads
     windowed = "sliding_attention" in (getattr(config, "layer_types", None) or ())
     _try(there, info, heads, {})
@@ -258,5 +262,5 @@ def is_paged(store: Store, attention: Optional[str]) -> bool:
     if attention not in (None, "pages", "copies"):
         raise InvalidArgument(f'attention={attention!r}: it is "pages", "copies", or None for pages on a GPU alone')
     if attention == "copies" and on_gpu:
-        raise Unimplemented(f'store {store.info.name} is on {store.k[0].device}, where attention reads pages: attention="pages"')
+        raise Unimplemented(f'store {store.info.name} is on {store.k[0].device}, where attention reads pages ("pages")')
     return on_gpu or attention == "pages"

@@ -558,8 +558,8 @@ def _in_place(value: Any, name: str, shape: Tuple[int, ...], layer: Layer) -> in
     array = _Array(value)
     if (array.dtype, array.shape, array.device) != ("int32", shape, layer.device) or not _whole(array):
         raise InvalidArgument(
-            f"{name} is {array.dtype}{list(array.shape)} on {array.device}: it is int32{list(shape)} on {layer.device}, "
-            "contiguous, because its memory is read at each call"
+            f"{name} is {array.dtype}{list(array.shape)} on {array.device}: it is int32{list(shape)} on "
+            f"{layer.device}, contiguous, because its memory is read at each call"
         )
     return array.address
 
