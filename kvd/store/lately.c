@@ -5,17 +5,24 @@
  */
 #include "store_internal.h"
 
-void note_demoted(struct store *store, const struct cont *cont) {
-    store->lately[store->lately_end++ % LATELY_LIMIT] =
-        (struct demoted_lately){ cont_handle(store, cont), store->now_ns };
+static void note_cont(struct store *store, const struct cont *cont, uint64_t at_ns) {
+    store->lately[store->lately_end++ % LATELY_LIMIT] = (struct demoted_lately){ cont_handle(store, cont), at_ns };
     if (store->lately_end - store->lately_first <= LATELY_LIMIT) return;
     store->lately_first++;
     store->lately_forgotten++;
 }
 
-void store_note_retained(struct store *store, store_cont handle) {
+void note_demoted(struct store *store, const struct cont *cont) { note_cont(store, cont, store->now_ns); }
+
+void store_note_retained(struct store *store, store_cont handle, bool ages) {
     const struct cont *cont = cont_find(store, handle);
-    if (store->arena && cont && cont->published) note_demoted(store, cont);
+    if (store->arena && cont && cont->published) note_cont(store, cont, ages ? store->now_ns : 0);
+}
+
+bool store_is_noted(const struct store *store, store_cont cont) {
+    for (uint64_t i = store->lately_first; i < store->lately_end; i++)
+        if (store->lately[i % LATELY_LIMIT].cont.bits == cont.bits) return true;
+    return false;
 }
 
 bool store_take_demoted(struct store *store, store_cont *ret_cont, uint64_t *ret_at_ns) {

@@ -287,8 +287,9 @@ struct store_piece {
 bool store_read_begin(struct store *store, store_cont cont, uint64_t *cursor, struct store_piece *ret_piece);
 /* As store_scrub_end. */
 bool store_read_end(struct store *store, bool right, uint32_t *ret_released);
-/* A continuation is to be written as if it had been demoted now. One that is gone is not. */
-void store_note_retained(struct store *store, store_cont cont);
+/* A continuation is to be written as if it had been demoted: ages: now, else at 0. One that is gone is not. */
+void store_note_retained(struct store *store, store_cont cont, bool ages);
+bool store_is_noted(const struct store *store, store_cont cont); /* it was demoted or noted, and was not taken since */
 /* The one that was demoted or noted last, each time once; of more than 1,024 the oldest are forgotten. at_ns: when, by
  * the time that was told. It may be gone. False: there is none. */
 bool store_take_demoted(struct store *store, store_cont *ret_cont, uint64_t *ret_at_ns);

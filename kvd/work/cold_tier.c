@@ -34,7 +34,8 @@ struct cold_tier {
     const uint8_t *arena;
     struct cold_engine *engine;
     struct cold_naming naming;
-    struct cold_copy copy; /* under the core mutex */
+    struct cold_copy copy; /* under the core mutex, as is what the writer has in work: */
+    store_cont writing;
     /* The writer's. */
     uint8_t *buffer;
     uint64_t used, largest;       /* bytes of the buffer, and those that one item may need */
@@ -278,7 +279,24 @@ static void write_continuation(struct cold_tier *t, store_cont cont) {
 #define COPY_LOOKS 100u /* while somebody uses it */
 
 void cold_tier_retained(struct service *s, store_cont cont) {
-    if (s->cold && s->config.cold_write == COLD_WRITE_RETAINED) store_note_retained(s->store, cont);
+    if (s->cold && s->config.cold_write == COLD_WRITE_RETAINED) store_note_retained(s->store, cont, true);
+}
+
+static bool is_engine_used(const struct cold_tier *t) {
+    struct cold_engine_state state;
+    cold_engine_get_state(t->engine, &state);
+    return state.breaker == COLD_CLOSED;
+}
+
+bool cold_tier_offer(struct service *s, store_cont cont) {
+    if (!s->cold || !is_engine_used(s->cold)) return false;
+    store_note_retained(s->store, cont, false);
+    return true;
+}
+
+bool cold_tier_is_writing(const struct service *s, store_cont cont) {
+    const struct cold_tier *t = s->cold;
+    return t && is_engine_used(t) && (t->writing.bits == cont.bits || store_is_noted(s->store, cont));
 }
 
 void cold_tier_keep_copy(struct service *s) {
@@ -311,6 +329,7 @@ static bool take_newest(struct cold_tier *t, store_cont *ret_cont, uint64_t *ret
     struct service *s = t->service;
     pthread_mutex_lock(&s->lock);
     bool some = store_take_demoted(s->store, ret_cont, ret_at);
+    t->writing = some ? *ret_cont : (store_cont){ 0 };
     pthread_mutex_unlock(&s->lock);
     return some;
 }
@@ -326,7 +345,7 @@ static void *write_demoted(void *argument) {
         run_check(t);
         if (state.breaker != COLD_CLOSED || !take_newest(t, &cont, &at)) (void)pause_writer(t, LOOK_EVERY);
         else if (at && clock_ns() > at + age) count_up(t, &t->stats.dropped[COLD_DROP_AGE], 1);
-        else write_from_copy(t, cont); /* at 0: found in the arena at the start */
+        else write_from_copy(t, cont); /* at 0: found in the arena at the start, or offered */
     }
     return NULL;
 }

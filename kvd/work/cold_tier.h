@@ -45,6 +45,11 @@ struct cold_stats {
 void cold_tier_stats(const struct service *service, struct cold_stats *ret_stats);
 /* A continuation that was kept: it is written, too, where [cold] write says so. Under the core mutex. */
 void cold_tier_retained(struct service *service, store_cont cont);
+/* A continuation of the arena is about to go: it is written first, before all that waits. Under the core mutex. False:
+ * it is not, there is no engine that answers. */
+bool cold_tier_offer(struct service *service, store_cont cont);
+/* Whether it waits, or is just written. False also where the engine is left alone. Under the core mutex. */
+bool cold_tier_is_writing(const struct service *service, store_cont cont);
 /* Something goes to the arena that may count on what is there: no copy is given back. Under the core mutex. */
 void cold_tier_keep_copy(struct service *service);
 /* The move of its copy has ended. Under the core mutex. */

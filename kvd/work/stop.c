@@ -3,7 +3,8 @@
  * Orderly stop (CONT-3): what the devices hold goes with the daemon unless it is demoted before. Sequences become
  * inactive at their committed frontiers as their drivers yield or are gone; those whose drivers stay are left after a
  * quarter of the time. Then continuations are demoted, a few at a time, the most valuable first. Where the arena has no
- * place for one, those of less value that lie there are released, the least valuable first (KEEP-2). The directory
+ * place for one, those of less value that lie there are released, the least valuable first (KEEP-2), and written to the
+ * cold tier before, where there is one. The directory
  * holds at every moment, so that a kill loses nothing but what was still to be copied.
  */
 #include "stop.h"
@@ -12,6 +13,7 @@
 #include <string.h>
 
 #include "clock.h"
+#include "cold_tier.h"
 #include "core.h"
 #include "events.h"
 #include "host_tier.h"
@@ -26,6 +28,7 @@ struct candidate {
     uint32_t retention;
     uint64_t used;
     bool exposed;        /* something of it is on the device alone */
+    bool offered;        /* to the cold tier */
     uint64_t host_bytes; /* of its replicas in the arena */
 };
 
@@ -90,8 +93,11 @@ static uint64_t host_bytes_of(const struct service *s, const struct kvd_continua
 }
 
 static void add_candidate(const struct service *s, struct stop *stop, const struct kvd_continuation_info *info) {
-    const struct candidate one = { store_cont_of(info->continuation), info->retention, info->used, is_exposed(s, info),
-                                   host_bytes_of(s, info) };
+    const struct candidate one = { .cont = store_cont_of(info->continuation),
+                                   .retention = info->retention,
+                                   .used = info->used,
+                                   .exposed = is_exposed(s, info),
+                                   .host_bytes = host_bytes_of(s, info) };
     stop->exposed += one.exposed;
     stop->host_bytes += one.host_bytes;
     stop->list[stop->n++] = one;
@@ -139,19 +145,34 @@ static void begin_move(struct service *s, struct pending *op, store_move move) {
     stop_moved(s, status == KVD_OK);
 }
 
+static bool time_is_over(const struct service *s, const struct stop *stop, uint64_t part) {
+    return clock_ns() - stop->begun_ns >= s->config.stop_time / part;
+}
+
+/* What the arena cannot keep is written to the cold tier first, as long as there is an engine that takes it, in half of
+ * the time. */
+static bool waits_for_cold(struct service *s, const struct stop *stop, struct candidate *c) {
+    if (time_is_over(s, stop, 2)) return false;
+    if (!c->offered) c->offered = cold_tier_offer(s, c->cont);
+    return c->offered && cold_tier_is_writing(s, c->cont);
+}
+
+enum given { GIVEN_NOTHING, GIVEN_LATER, GIVEN_SOME };
+
 /* Releases the least valuable one in the arena, where that and what lies between may give `lacking` bytes. (What shares
  * pages counts more than once: then one may go in vain.) Device memory that outlives this process needs no place. */
-static bool release_last(struct service *s, struct stop *stop, uint64_t lacking) {
-    if (MUTANT(arena_keeps_the_coldest)) return false;
-    if (s->pools.id || lacking > stop->host_bytes - stop->list[stop->at].host_bytes) return false;
+static enum given release_last(struct service *s, struct stop *stop, uint64_t lacking) {
+    if (MUTANT(arena_keeps_the_coldest)) return GIVEN_NOTHING;
+    if (s->pools.id || lacking > stop->host_bytes - stop->list[stop->at].host_bytes) return GIVEN_NOTHING;
     while (stop->end > stop->at + 1) {
+        if (waits_for_cold(s, stop, &stop->list[stop->end - 1])) return GIVEN_LATER;
         struct candidate *last = &stop->list[--stop->end];
         stop->host_bytes -= last->host_bytes;
         if (!last->host_bytes || store_release(s->store, last->cont, NULL)) continue;
         stop->released++;
-        return true;
+        return GIVEN_SOME;
     }
-    return false;
+    return GIVEN_NOTHING;
 }
 
 static void pass_candidate(struct stop *stop) {
@@ -172,17 +193,15 @@ static bool demote_next(struct service *s, struct stop *stop) {
     int code = store_move_begin(s->store, stop->list[stop->at].cont, to, &move, &refusal);
     /* There are as many moves as there may be, or it is under way for a client: until one of those has ended. */
     if ((code == STORE_E_SHORT || code == STORE_E_BUSY) && refusal.subject == STORE_S_MOVE && s->n_moves) return false;
-    if (code == STORE_E_SHORT && refusal.subject == STORE_S_ARENA && release_last(s, stop, refusal.asked - refusal.had))
-        return true;
+    if (code == STORE_E_SHORT && refusal.subject == STORE_S_ARENA) {
+        enum given given = release_last(s, stop, refusal.asked - refusal.had);
+        if (given != GIVEN_NOTHING) return given == GIVEN_SOME;
+    }
     pass_candidate(stop);
     if (!code) begin_move(s, op, move);
     else if (code == STORE_E_SHORT) stop->not_fitting++; /* a smaller one may still find a place */
     else if (code != STORE_E_STALE) stop->failed++;
     return true;
-}
-
-static bool time_is_over(const struct service *s, const struct stop *stop, uint64_t part) {
-    return clock_ns() - stop->begun_ns >= s->config.stop_time / part;
 }
 
 static void tell_progress(const struct service *s, const struct stop *stop, struct service_stop *ret_stop) {

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "clock.h"
 #include "cold_tier.h"
@@ -28,11 +29,13 @@ static const uint8_t *secret; /* of objects; NULL: they have no MAC */
 
 static uint32_t ask(struct fx_peer *p, struct msg_request *q) { return fx_call(p, q, &r) ? r.status : UINT32_MAX; }
 
+static const char *arena = "16MiB";
+
 /* The server is there, unless it is to come later; more: lines of [cold]. */
 static bool start_service(struct fx_setup setup, const char *more) {
     static char text[1024];
-    snprintf(text, sizeof text, "%s\n[host]\narena = 16MiB\nscrub = 0\n[cold]\naddress = unix:%s\ntimeout = 20s\n%s\n",
-             setup.more ? setup.more : "", server.socket, more);
+    snprintf(text, sizeof text, "%s\n[host]\narena = %s\nscrub = 0\n[cold]\naddress = unix:%s\ntimeout = 20s\n%s\n",
+             setup.more ? setup.more : "", arena, server.socket, more);
     setup.more = text;
     setup.capacity_tokens = 64 * 64;
     return fx_start(&fx, &setup);
@@ -579,6 +582,47 @@ static void cold_4_retained_leaves_half_of_the_arena(void) {
     redis_free(&server);
 }
 
+static uint64_t aged;
+
+static bool have_aged(void *unused) {
+    (void)unused;
+    return cold().dropped[COLD_DROP_AGE] == aged;
+}
+
+/* KEEP-2, COLD-4: what an orderly stop releases for what is worth more is written before. It was not when it was
+ * demoted: the engine was away for too long. */
+static void cold_4_what_a_stop_releases_is_written(void) {
+    server = (struct redis){ 0 };
+    KVT_NEED(redis_start(&server));
+    redis_kill(&server);
+    arena = "4MiB";
+    bool started = start_service((struct fx_setup){ .ranks = 1 }, "age = 100ms\n[host]\nstop_time = 1000s");
+    arena = "16MiB";
+    KVT_NEED(started);
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    KVT_TRUE(redis_until(is_down, NULL));
+    uint64_t page = store_get_config(fx.service->store)->host_stride[0];
+    while (occupied() + 2 * page <= 4 << 20) {
+        (void)demoted(s, 1, false, (uint32_t)++aged);
+        KVT_NEED(aged < 240);
+    }
+    uint64_t since = clock_ns();
+    while (clock_ns() - since < 150000000) fx_settle(&fx, NULL); /* none of them is written for itself */
+    (void)retained(s, 2, false, 250);
+    KVT_NEED(redis_start(&server));
+    KVT_TRUE(redis_until(have_aged, NULL));
+    KVT_EQ(redis_number(&server, "DBSIZE"), 0);
+    struct service_stop told = { 0 };
+    fx_peer_free(s);
+    service_stop_begin(fx.service);
+    for (service_stop_step(fx.service, &told); !told.over; service_stop_step(fx.service, &told)) fx_settle(&fx, NULL);
+    KVT_EQ(told.released, 1);
+    KVT_EQ(told.demoted, 1);
+    check_pages(0, 1, 1); /* the one that was used longest ago */
+    fx_stop(&fx);
+    redis_free(&server);
+}
+
 static void write_secret(char path[96], const char *text, mode_t mode) {
     snprintf(path, 96, "%s/secret", server.dir);
     FILE *file = fopen(path, "w");
@@ -590,18 +634,19 @@ static void write_secret(char path[96], const char *text, mode_t mode) {
 
 /* A start with these lines of [cold] is refused in these words. The arena was there before the cold tier. */
 static void refuses_start(const char *lines, const char *key, const char *word) {
-    char text[512], err[512], arena[96];
+    char text[512], err[512], name[96], prefix[48];
     struct config config;
     snprintf(text, sizeof text,
              "[model]\nhead_dim = 64\nlayers = 2\n[capacity]\ntokens = 8192\n[host]\narena = 16MiB\n"
              "[cold]\naddress = unix:/nowhere\n%s\n",
              lines);
     KVT_OK(config_parse("test", text, &config, err, sizeof err));
-    KVT_EQ(service_new(&config, "/kvd-test-cold-", NULL, &fx.service, err, sizeof err), 1);
+    snprintf(prefix, sizeof prefix, "/kvd-test-cold-%d", (int)getpid());
+    KVT_EQ(service_new(&config, prefix, NULL, &fx.service, err, sizeof err), 1);
     KVT_HAS(err, key);
     KVT_HAS(err, word);
-    plan_arena_name("/kvd-test-cold-", arena, sizeof arena);
-    KVT_OK(shm_unlink(arena));
+    plan_arena_name(prefix, name, sizeof name);
+    KVT_OK(shm_unlink(name));
 }
 
 static void refuses_secret(const char *path, const char *word) {
@@ -671,6 +716,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(cold_3_damage_is_not_written),
                                              KVT_CASE(cold_4_retained),
                                              KVT_CASE(cold_4_retained_leaves_half_of_the_arena),
+                                             KVT_CASE(cold_4_what_a_stop_releases_is_written),
                                              KVT_CASE(cold_3_checks),
                                              KVT_CASE(no_cold_tier_to_check),
                                              KVT_CASE(cold_3_secret),
