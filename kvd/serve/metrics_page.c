@@ -63,7 +63,7 @@ static void view_service(struct service *s, struct view *v) {
         v->page_bytes[p] = s->pools.info.pool[p].page_bytes;
         v->pool_bytes[p] = v->page_bytes[p] * s->pools.pages[p];
         memcpy(v->pool[p], s->pools.info.pool[p].name, sizeof v->pool[p]);
-        snprintf(v->short_pages[p], sizeof v->short_pages[p], "%s_pages", v->pool[p]);
+        snprintf(v->short_pages[p], sizeof v->short_pages[p], "%s_pages", s->pools.info.pool[p].name);
     }
     v->rows = v->sequence_limit = s->config.max_concurrency;
     v->state_limit = s->pools.state_slots;
