@@ -9,7 +9,8 @@ set -eu
 usage() {
     cat <<EOF
 Usage: sh deploy/demo.sh [--profile P]... [--device D] [--keep] [--build DIR] [--as-built] [--help]
-  --profile P   only this row: bf16, int8, fp8, nvfp4, k8v4, or speculate (default: all)
+  --profile P   only this row: bf16, int8, fp8, nvfp4, k8v4, speculate, window, or latent (default: all; the last two on
+                a host device only)
   --device D    where the pages are and the model runs: host:0 (shared memory, CPU; default) or cuda:N
   --keep        keep the folder with configurations, sockets and logs
   --build DIR   build folder (default: build-release beside the sources)
@@ -29,7 +30,7 @@ while [ $# -gt 0 ]; do
         --profile)
             [ $# -gt 1 ] || { usage >&2; exit 1; }
             case $2 in
-                bf16 | int8 | fp8 | nvfp4 | k8v4 | speculate) profiles="$profiles $2" ;;
+                bf16 | int8 | fp8 | nvfp4 | k8v4 | speculate | window | latent) profiles="$profiles $2" ;;
                 *) echo "demo.sh: there is no profile $2" >&2; usage >&2; exit 1 ;;
             esac
             shift ;;
@@ -48,7 +49,10 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
-[ -n "$profiles" ] || profiles="bf16 int8 fp8 nvfp4 k8v4 speculate"
+if [ -z "$profiles" ]; then
+    profiles="bf16 int8 fp8 nvfp4 k8v4 speculate"
+    [ "${device#host}" = "$device" ] || profiles="$profiles window latent"
+fi
 
 dir=
 child=
@@ -102,10 +106,33 @@ fi
 configure() { # row, tokens, arena
     profile=$1
     backend=off
-    if [ "$1" = speculate ]; then
-        profile=int8
-        backend=mtp
-    fi
+    layers="layers = 4"
+    pools=
+    case $1 in
+        speculate)
+            profile=int8
+            backend=mtp ;;
+        window) # three layers of four
+            profile=bf16
+            layers="layers = 1"
+            pools="[pool.near]
+groups = near
+window = 128
+share = 600
+[group.near]
+layers = 3
+[lease]
+prefill_chunk = 384" ;;
+        latent)
+            profile=bf16
+            layers=
+            pools="[pool.main]
+groups = latent
+[group.latent]
+layers = 4
+format = latent
+bytes = 512" ;;
+    esac
     cat <<EOF
 [kvd]
 socket = $dir/$1/kvd.sock
@@ -114,12 +141,13 @@ store = demo-$1
 device.0 = $device
 memory = 256MiB
 [model]
-layers = 4
+$layers
 kv_heads = 2
 head_dim = 256
 profile = $profile
 max_context = 1152
 max_concurrency = 8
+$pools
 [backend]
 kind = $backend
 draft_window = 5
@@ -137,10 +165,12 @@ for row in $profiles; do
     configure "$row" 1920 96MiB >"$dir/$row/arena.conf"
     label=$row
     option=
-    if [ "$row" = speculate ]; then
-        label="int8+drafts"
-        option=--speculate
-    fi
+    case $row in
+        speculate)
+            label="int8+drafts"
+            option=--speculate ;;
+        window) label="bf16+windows" ;;
+    esac
     code=0
     # shellcheck disable=SC2086 # an option or none
     step "$build/client/demo/demo_run" --kvd "$build/kvd/kvd" --config "$dir/$row/kvd.conf" \
@@ -172,6 +202,8 @@ awk -F'|' '
     { printf form, $1, $9, $10, $11, $12, $14, $15, $16 " + " $17, $18 }' "$dir/results"
 cat <<EOF
 
+With windows three layers of four see the last 128 tokens only, and their pages behind are given back. A latent is one
+row a token, of which kvd knows the length alone.
 Each row: the prompts of all schedulers together. Recomputed are prompt tokens that had been computed before and were
 lost with a process, or stand after the last named page. Said again are answer tokens that a new scheduler, which knows
 no transcript, had generated again. Of the host arena are reused tokens whose pages were only there: conversations were

@@ -60,6 +60,7 @@ static void start_lane(struct worker *worker, const struct wire_message *m) {
     for (uint32_t p = 0; p < engine->n_pools; p++) {
         lane->row[p] = m->row[p];
         lane->mapped[p] = m->mapped[p] < engine->max_context ? m->mapped[p] : engine->max_context;
+        lane->entitled[p] = m->entitled[p];
         lane->computed[p] = lane->committed[p] = m->frontier;
     }
     memcpy(lane->history, m->tokens, m->n_tokens);
@@ -162,21 +163,41 @@ static bool wait_input(const struct worker *worker, int signals, bool wait) {
     return fds[0].revents != 0;
 }
 
+/* Of one shape, or of one group. */
+static bool pool_fits(const struct kvd_pool_info *pool, uint32_t layers) {
+    const struct kvd_layer_group *group = &pool->group[0];
+    bool grouped = pool->n_groups == 1 && group->format == KVD_FORMAT_KV;
+    uint32_t heads = grouped ? group->n_kv_heads : pool->n_kv_heads, dim = grouped ? group->head_dim : pool->head_dim;
+    return pool->n_layers == layers && heads == MODEL_KV_HEADS && dim == MODEL_HEAD_DIM && pool->n_ranks == 1;
+}
+
+static bool latent_fits(const struct kvd_store_info *info) {
+    const struct kvd_pool_info *pool = &info->pool[0];
+    return info->n_pools == 1 && pool->n_groups == 1 && pool->group[0].format == KVD_FORMAT_LATENT &&
+           pool->group[0].row_bytes == MODEL_LATENT_BYTES && pool->n_layers == MODEL_LAYERS && pool->n_ranks == 1;
+}
+
+static bool pools_fit(const struct kvd_store_info *info) {
+    bool host = info->pool[0].planes[0].kind != 1;
+    if (info->backend == 1)
+        return info->n_pools == 2 && pool_fits(&info->pool[0], MODEL_LAYERS) &&
+               pool_fits(&info->pool[1], MODEL_DRAFT_LAYERS) && info->draft_window >= 1 &&
+               info->draft_window <= ENGINE_WINDOW;
+    if (info->n_pools == 2)
+        return host && pool_fits(&info->pool[0], 1) && pool_fits(&info->pool[ENGINE_NEAR], MODEL_LAYERS - 1);
+    return info->n_pools == 1 && (pool_fits(&info->pool[0], MODEL_LAYERS) || (host && latent_fits(info)));
+}
+
 static bool store_fits(const struct kvd_store_info *info) {
-    const struct kvd_pool_info *main_pool = &info->pool[0], *mtp = &info->pool[1];
-    bool fits = main_pool->n_layers == MODEL_LAYERS && main_pool->n_kv_heads == MODEL_KV_HEADS &&
-                main_pool->head_dim == MODEL_HEAD_DIM && main_pool->n_ranks == 1 &&
-                info->max_context <= ENGINE_CONTEXT && info->state_bytes == 0 && info->backend <= 1;
-    if (fits && info->n_pools > 1)
-        fits = mtp->n_layers == MODEL_DRAFT_LAYERS && mtp->n_kv_heads == MODEL_KV_HEADS &&
-               mtp->head_dim == MODEL_HEAD_DIM && info->draft_window >= 1 && info->draft_window <= ENGINE_WINDOW;
+    bool fits = info->max_context <= ENGINE_CONTEXT && info->state_bytes == 0 && info->backend <= 1 && pools_fit(info);
     if (!fits)
         fprintf(stderr,
                 "demo_worker: the store %s is made for another model: the demo needs %d layers, %d kv heads, "
                 "head_dim %d, one device, at most %d tokens of context, and no backend or an MTP pool of "
-                "%d layer with a window of 1 to %d\n",
+                "%d layer with a window of 1 to %d. On a host device all layers but one may be in a pool with a "
+                "window, or all may be latent with %d bytes\n",
                 info->name, MODEL_LAYERS, MODEL_KV_HEADS, MODEL_HEAD_DIM, ENGINE_CONTEXT, MODEL_DRAFT_LAYERS,
-                ENGINE_WINDOW);
+                ENGINE_WINDOW, MODEL_LATENT_BYTES);
     return fits;
 }
 
@@ -211,10 +232,13 @@ static int open_views(struct worker *worker) {
     struct kvd_error error;
     engine->n_pools = info->n_pools;
     engine->window = info->draft_window;
+    bool near = engine->n_pools > 1 && !engine_has_drafts(engine);
     engine->max_context = info->max_context;
-    for (uint32_t l = 0; l < MODEL_LAYERS; l++)
-        if (kvd_store_batch_view(worker->store, ENGINE_MAIN, l, &engine->main[l], &error) != KVD_OK) goto refused;
-    for (uint32_t l = 0; engine->n_pools > 1 && l < MODEL_DRAFT_LAYERS; l++)
+    for (uint32_t l = 0; l < MODEL_LAYERS; l++) { /* three with a window, then one without */
+        uint32_t pool = near && l + 1 < MODEL_LAYERS ? ENGINE_NEAR : ENGINE_MAIN, layer = near && !pool ? 0 : l;
+        if (kvd_store_batch_view(worker->store, pool, layer, &engine->main[l], &error) != KVD_OK) goto refused;
+    }
+    for (uint32_t l = 0; engine_has_drafts(engine) && l < MODEL_DRAFT_LAYERS; l++)
         if (kvd_store_batch_view(worker->store, ENGINE_MTP, l, &engine->mtp[l], &error) != KVD_OK) goto refused;
     return 0;
 refused:

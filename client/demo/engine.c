@@ -8,7 +8,7 @@
 /* Ordinal that no column of the lane may reach in any pool. */
 static uint32_t lane_limit(const struct engine *engine, const struct engine_lane *lane) {
     uint32_t limit = lane->mapped[ENGINE_MAIN];
-    if (engine->n_pools > 1) limit = engine_least(limit, lane->mapped[ENGINE_MTP]);
+    if (engine->n_pools > 1) limit = engine_least(limit, lane->mapped[1]);
     return lane->hold_at != 0 ? engine_least(limit, lane->hold_at) : limit;
 }
 
@@ -19,7 +19,7 @@ uint32_t engine_room(const struct engine *engine, const struct engine_lane *lane
 }
 
 uint32_t engine_drafts(const struct engine *engine, const struct engine_lane *lane) {
-    if (!lane->used || lane->over || !lane->speculate || engine->n_pools < 2 || lane->known >= lane->end ||
+    if (!lane->used || lane->over || !lane->speculate || !engine_has_drafts(engine) || lane->known >= lane->end ||
         lane->known - lane->computed[ENGINE_MAIN] != 1)
         return 0;
     uint32_t frontier = lane->computed[ENGINE_MAIN]; /* e = min(window - 1, budget - 1, S - f - 1) */
@@ -57,9 +57,13 @@ static void plan_step(const struct engine *engine, struct step_plan *plan) {
 
 static struct model_segment lane_segment(struct engine_lane *lane, uint32_t pool, uint32_t first, uint32_t n,
                                          uint32_t want, uint8_t *next) {
-    return (struct model_segment){
-        .row = lane->row[pool], .first = first, .n = n, .want = want, .history = lane->history, .next = next
-    };
+    return (struct model_segment){ .row = lane->row[pool],
+                                   .window_row = lane->row[ENGINE_NEAR],
+                                   .first = first,
+                                   .n = n,
+                                   .want = want,
+                                   .history = lane->history,
+                                   .next = next };
 }
 
 /* Draft tokens go to the history past `known`: provisional until verified. */
@@ -145,7 +149,7 @@ int engine_step(struct engine *engine, uint32_t *ret_columns, char *err, size_t 
     if (r == 0) r = verify_drafts(engine, &plan, err, err_bytes);
     if (r != 0) return r;
     accept_drafts(engine, &plan);
-    if (engine->n_pools > 1) r = follow_main(engine, err, err_bytes);
+    if (engine_has_drafts(engine)) r = follow_main(engine, err, err_bytes);
     if (r == 0) *ret_columns = plan.columns;
     return r;
 }

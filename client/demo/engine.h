@@ -21,7 +21,7 @@
 #define ENGINE_WINDOW 16 /* widest draft window */
 #define ENGINE_CONTEXT 16384
 
-enum { ENGINE_MAIN = 0, ENGINE_MTP = 1, ENGINE_POOLS = 2 };
+enum { ENGINE_MAIN = 0, ENGINE_MTP = 1, ENGINE_NEAR = 1, ENGINE_POOLS = 2 };
 
 struct engine_lane {
     bool used;
@@ -30,6 +30,7 @@ struct engine_lane {
     uint64_t sequence; /* the same */
     uint32_t row[ENGINE_POOLS];
     uint32_t mapped[ENGINE_POOLS];    /* tokens that may be written */
+    uint32_t entitled[ENGINE_POOLS];  /* for the user: tokens up to which may be mapped now */
     uint32_t computed[ENGINE_POOLS];  /* columns whose KV is in pages and canonical */
     uint32_t committed[ENGINE_POOLS]; /* for the user: the engine does not read it */
     uint32_t known;                   /* tokens in history */
@@ -46,13 +47,16 @@ struct engine_lane {
 struct engine {
     struct model *model;
     uint32_t n_pools;
-    uint32_t window; /* K of the MTP pool, 1..ENGINE_WINDOW: up to K - 1 drafts */
+    /* K of the MTP pool, 1..ENGINE_WINDOW: up to K - 1 drafts. 0: a second pool is of layers with a window, which are
+     * all but the last. */
+    uint32_t window;
     uint32_t max_context;
     PagedKVBatchLayerView main[MODEL_LAYERS], mtp[MODEL_DRAFT_LAYERS];
     struct engine_lane lane[ENGINE_LANES];
 };
 
 static inline uint32_t engine_least(uint32_t a, uint32_t b) { return a < b ? a : b; }
+static inline bool engine_has_drafts(const struct engine *engine) { return engine->n_pools > 1 && engine->window > 0; }
 
 /* Columns that the lane may compute now: 0 when it is over, held, or at the end of its mapping. */
 uint32_t engine_room(const struct engine *engine, const struct engine_lane *lane);

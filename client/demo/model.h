@@ -9,6 +9,9 @@
  * Each is deterministic to the bit: the result of a column depends on the stored KV of its own history alone, not on
  * the batch, on how a prompt was cut into chunks, or on page ids. Greedy choice, so equal KV gives equal text.
  *
+ * On the CPU layers may have a window, and may keep a latent: one row a token that serves all heads as key and value.
+ * What a layer has its view says.
+ *
  * The draft head is the first layer with a KV pool of its own (MTP), followed by the same output head: it sees tokens
  * only, so that a column of its KV depends on the tokens up to there and a prefix can be reused in both pools.
  *
@@ -28,6 +31,7 @@
 #define MODEL_HEADS 8
 #define MODEL_KV_HEADS 2
 #define MODEL_HEAD_DIM 256
+#define MODEL_LATENT_BYTES (2 * MODEL_HEAD_DIM) /* of a token, in BF16 */
 #define MODEL_FFN 512
 #define MODEL_VOCABULARY 256
 #define MODEL_COLUMNS 256 /* columns of one step, over all its segments */
@@ -48,6 +52,7 @@ void model_free(struct model *model);
  * next[0..want). */
 struct model_segment {
     uint32_t row;           /* of the block-table matrix */
+    uint32_t window_row;    /* of that of layers with a window, which is another pool's */
     uint32_t first, n;      /* n >= 1 */
     uint32_t want;          /* <= n */
     const uint8_t *history; /* the sequence's tokens from ordinal 0 */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +22,7 @@ struct cpu_model {
     float gate_up[MODEL_COLUMNS][2 * MODEL_FFN], act[MODEL_COLUMNS][MODEL_FFN];
     float logits[MODEL_COLUMNS][MODEL_VOCABULARY];
     uint16_t q[PADDED][MODEL_Q], out[PADDED][MODEL_Q];
-    uint16_t k[PADDED][MODEL_KV], v[PADDED][MODEL_KV];
+    uint16_t k[PADDED * MODEL_KV], v[PADDED * MODEL_KV]; /* as many heads a column as the layer has */
     int32_t positions[PADDED];
 };
 
@@ -50,25 +51,27 @@ struct cpu_group {
     uint32_t column; /* of the first segment's first column */
 };
 
-static void group_pack(struct cpu_model *model, const struct cpu_group *group, int32_t *valid, int32_t *rows) {
-    uint32_t column = group->column;
+static void group_pack(struct cpu_model *model, const struct cpu_group *group, const PagedKVBatchLayerView *view,
+                       int32_t *valid, int32_t *rows) {
+    uint32_t column = group->column, kv = view->n_kv_heads * MODEL_HEAD_DIM;
     for (uint32_t b = 0; b < group->n; b++) {
         const struct model_segment *s = &group->segments[b];
         valid[b] = (int32_t)s->n;
-        rows[b] = (int32_t)s->row;
+        rows[b] = (int32_t)(view->window ? s->window_row : s->row);
         for (uint32_t i = 0; i < group->w; i++) {
             uint32_t at = b * group->w + i;
             model->positions[at] = (int32_t)(s->first + i);
             if (i >= s->n) {
                 memset(model->q[at], 0, sizeof model->q[at]);
-                memset(model->k[at], 0, sizeof model->k[at]);
-                memset(model->v[at], 0, sizeof model->v[at]);
+                memset(model->k + (size_t)at * kv, 0, kv * sizeof *model->k);
+                memset(model->v + (size_t)at * kv, 0, kv * sizeof *model->v);
                 continue;
             }
             const float *qkv = model->qkv[column++];
             rotate(model, qkv, MODEL_HEADS, s->first + i, model->q[at]);
-            rotate(model, qkv + MODEL_Q, MODEL_KV_HEADS, s->first + i, model->k[at]);
-            for (uint32_t d = 0; d < MODEL_KV; d++) model->v[at][d] = ops_f32_to_bf16(qkv[MODEL_Q + MODEL_KV + d]);
+            rotate(model, qkv + MODEL_Q, view->n_kv_heads, s->first + i, model->k + (size_t)at * kv);
+            for (uint32_t d = 0; d < kv; d++)
+                model->v[(size_t)at * kv + d] = ops_f32_to_bf16(qkv[MODEL_Q + MODEL_KV + d]);
         }
     }
 }
@@ -81,20 +84,34 @@ static void group_unpack(struct cpu_model *model, const struct cpu_group *group)
                 model->mix[column][d] = ops_bf16_to_f32(model->out[b * group->w + i][d]);
 }
 
-static int group_attend(struct cpu_model *model, const struct cpu_group *group, const PagedKVBatchLayerView *view,
+/* A latent's bytes are the engine's business: here K and V of one head, at one place. */
+static PagedKVBatchLayerView view_of_latent(const PagedKVBatchLayerView *latent) {
+    PagedKVBatchLayerView view = *latent;
+    view.format = KVD_FORMAT_KV;
+    view.head_dim = view.v_head_dim = MODEL_HEAD_DIM;
+    view.k.dtype = KVD_DTYPE_BF16;
+    view.k.extent = MODEL_HEAD_DIM;
+    view.k.stride_elem = sizeof(uint16_t);
+    view.v = view.k;
+    return view;
+}
+
+static int group_attend(struct cpu_model *model, const struct cpu_group *group, const PagedKVBatchLayerView *layer,
                         char *err, size_t err_bytes) {
     int32_t valid[MODEL_SEGMENTS], rows[MODEL_SEGMENTS];
-    group_pack(model, group, valid, rows);
-    const struct kvd_ops_append append = { .view = *view,
-                                           .k = model->k[0],
-                                           .v = model->v[0],
+    bool latent = layer->format == KVD_FORMAT_LATENT;
+    const PagedKVBatchLayerView view = latent ? view_of_latent(layer) : *layer;
+    group_pack(model, group, &view, valid, rows);
+    const struct kvd_ops_append append = { .view = view,
+                                           .k = model->k,
+                                           .v = latent ? model->k : model->v,
                                            .positions = model->positions,
                                            .valid = valid,
                                            .table_rows = rows,
                                            .w = group->w,
                                            .b = group->n };
     if (kvd_ops_append_host(&append, err, err_bytes) != 0) return -EINVAL;
-    const struct kvd_ops_attention attention = { .view = *view,
+    const struct kvd_ops_attention attention = { .view = view,
                                                  .q = model->q[0],
                                                  .out = model->out[0],
                                                  .positions = model->positions,
@@ -104,6 +121,8 @@ static int group_attend(struct cpu_model *model, const struct cpu_group *group, 
                                                  .w = group->w,
                                                  .b = group->n,
                                                  .causal = 1,
+                                                 .window = view.window,
+                                                 .aligned = view.window_aligned,
                                                  .scale = MODEL_SCALE };
     if (kvd_ops_attention_host(&attention, err, err_bytes) != 0) return -EINVAL;
     group_unpack(model, group);

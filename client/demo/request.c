@@ -134,6 +134,7 @@ static int send_start(struct scheduler *s, struct demo_request *request, const s
     for (uint32_t p = 0; p < activated->n_pools && p < 2; p++) {
         m->row[p] = activated->pool[p].row;
         m->mapped[p] = activated->pool[p].membership * KVD_PAGE_TOKENS;
+        m->entitled[p] = activated->pool[p].entitlement * KVD_PAGE_TOKENS;
     }
     m->frontier = want->frontier;
     m->budget = request->target - request->known;
@@ -183,8 +184,9 @@ int request_start(struct scheduler *s, struct demo_request *request, struct work
     if (choose_source(s, request, &want, &cheap) != 0) return -1;
     bool computes_prefix = s->reuse && want.frontier < s->prompts.n_system;
     if (computes_prefix && s->holder) return 0;
-    for (uint32_t p = 0; p < s->info.n_pools; p++)
-        want.ensure[p] = request->known + least_tokens(MAP_AHEAD, want.max_output_tokens) - 1;
+    for (uint32_t p = 0; p < s->info.n_pools; p++) /* how much of a window may be mapped the answer says */
+        want.ensure[p] =
+            s->info.pool[p].window ? 0 : request->known + least_tokens(MAP_AHEAD, want.max_output_tokens) - 1;
     activate(s, &want, cheap, &activated, &error);
     if (error.status != KVD_OK) return not_now(s, request, &error);
     request->failures = request->short_at = 0;

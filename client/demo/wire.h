@@ -36,11 +36,11 @@ struct wire_message {
     uint64_t session, sequence, epoch;
     uint32_t pid;
     uint32_t n_pools;
-    uint32_t row[2], mapped[2]; /* a pool: row of the table, tokens that are mapped */
-    uint32_t frontier;          /* START: columns that the pages hold already */
-    uint32_t budget;            /* START: tokens to produce */
-    uint32_t hold_at;           /* START: commit exactly here and wait; 0 = nowhere */
-    uint32_t speculate;         /* START */
+    uint32_t row[2], mapped[2], entitled[2]; /* a pool: row of the table, tokens that are and that may be mapped */
+    uint32_t frontier;                       /* START: columns that the pages hold already */
+    uint32_t budget;                         /* START: tokens to produce */
+    uint32_t hold_at;                        /* START: commit exactly here and wait; 0 = nowhere */
+    uint32_t speculate;                      /* START */
     uint32_t held, bounded;
     uint32_t drafted, accepted;
     uint32_t first; /* ordinal of tokens[0] */

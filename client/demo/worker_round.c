@@ -10,11 +10,11 @@
 
 static uint32_t lane_committed(const struct worker *worker, const struct engine_lane *lane) {
     uint32_t committed = lane->committed[ENGINE_MAIN];
-    return worker->engine.n_pools > 1 ? engine_least(committed, lane->committed[ENGINE_MTP]) : committed;
+    return worker->engine.n_pools > 1 ? engine_least(committed, lane->committed[1]) : committed;
 }
 
 static uint32_t lane_mapped(const struct worker *worker, const struct engine_lane *lane) {
-    return worker->engine.n_pools > 1 ? engine_least(lane->mapped[ENGINE_MAIN], lane->mapped[ENGINE_MTP])
+    return worker->engine.n_pools > 1 ? engine_least(lane->mapped[ENGINE_MAIN], lane->mapped[1])
                                       : lane->mapped[ENGINE_MAIN];
 }
 
@@ -59,6 +59,9 @@ static struct kvd_round_item lane_item(const struct worker *worker, const struct
         } else {
             pool->ensure = engine_least(lane->end - 1, frontier + MAP_LOW + MAP_AHEAD);
         }
+        /* Of a window no more than now: the answer says how much farther its commit lets it go. */
+        if (p == ENGINE_NEAR && !engine_has_drafts(engine))
+            pool->ensure = engine_least(pool->ensure, lane->entitled[p]);
     }
     return item;
 }
@@ -80,6 +83,7 @@ static void take_result(struct worker *worker, struct engine_lane *lane, const s
     uint32_t before = lane_committed(worker, lane);
     for (uint32_t p = 0; p < worker->engine.n_pools; p++) {
         lane->committed[p] = result->pool[p].committed;
+        lane->entitled[p] = result->pool[p].entitlement * KVD_PAGE_TOKENS;
         lane->mapped[p] = engine_least(result->pool[p].membership * KVD_PAGE_TOKENS, worker->engine.max_context);
     }
     if (result->bounded) take_bound(lane, result->bounded_frontier);

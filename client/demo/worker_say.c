@@ -10,8 +10,7 @@ static void say_message(struct worker *worker, uint32_t type, const struct engin
     m->id = lane->id;
     m->pid = (uint32_t)getpid();
     m->frontier = lane->committed[ENGINE_MAIN];
-    if (worker->engine.n_pools > 1 && lane->committed[ENGINE_MTP] < m->frontier)
-        m->frontier = lane->committed[ENGINE_MTP];
+    if (worker->engine.n_pools > 1 && lane->committed[1] < m->frontier) m->frontier = lane->committed[1];
     m->held = lane->hold_at != 0 && m->frontier == lane->hold_at;
     m->bounded = lane->bounded;
     m->drafted = lane->drafted;

@@ -60,11 +60,11 @@ bool fdstore_wait(unsigned timeout_ms);
  * Device regions that an earlier instance gave to the descriptor store (export = vmm). A region's name there says all
  * that is needed to take it over or to let it go:
  *
- *     kvd.<id>.r<rank>.<main|draft|pool2|pool3|state>.<pages of the Main pool>.<bytes>      id: 16 hex digits, of the
- * pools
+ *     kvd.<id>.r<rank>.<main|draft|pool2|pool3|state>.<pages of the Main pool>.<bytes>
  *
- * A set is taken over as a whole, when it has every region of the plan with its size; else all of it is let go before
- * anything new is allocated. Block tables are never kept: a new instance begins with empty ones.
+ * The id has 16 hex digits and is that of the pools. A set is taken over as a whole, when it has every region of the
+ * plan with its size; else all of it is let go before anything new is allocated. Block tables are never kept: a new
+ * instance begins with empty ones.
  */
 
 /* By the number of the pool, whatever the configuration calls it. */

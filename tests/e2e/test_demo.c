@@ -23,6 +23,13 @@
 #define SLOW 0
 #endif
 
+/* All layers alike; three of four with a window; all latent. */
+#define PLAIN "[model]\nlayers = 4\n"
+#define WINDOWS                                                                                                        \
+    "[model]\nlayers = 1\n[pool.near]\ngroups = near\nwindow = 128\nshare = 500\n[group.near]\nlayers = 3\n"           \
+    "[lease]\nprefill_chunk = 320\n"
+#define LATENT "[pool.main]\ngroups = all\n[group.all]\nlayers = 4\nformat = latent\nbytes = 512\n"
+
 struct scene {
     char dir[64], socket[96];
 };
@@ -46,7 +53,7 @@ static bool write_file(const char *dir, const char *name, const char *text) {
 
 /* A folder with a prompt list and the configuration of a store; tokens: its capacity. arena.conf: the same model, pages
  * for one conversation and a little, and an arena. */
-static bool scene_open(struct scene *scene, unsigned tokens, unsigned head_dim, const char *profile,
+static bool scene_open(struct scene *scene, unsigned tokens, const char *model, unsigned head_dim, const char *profile,
                        const char *backend) {
     char config[1024], with_arena[1100];
     strcpy(scene->dir, "/tmp/kvd-demo-test-XXXXXX");
@@ -54,9 +61,9 @@ static bool scene_open(struct scene *scene, unsigned tokens, unsigned head_dim, 
     snprintf(scene->socket, sizeof scene->socket, "%s/kvd.sock", scene->dir);
     snprintf(config, sizeof config,
              "[kvd]\nsocket = %s\nstore = demo-test\n[devices]\ndevice.0 = host:0\nmemory = 128MiB\n"
-             "[model]\nlayers = 4\nkv_heads = 2\nhead_dim = %u\nprofile = %s\nmax_context = 768\nmax_concurrency = 4\n"
+             "%s[model]\nkv_heads = 2\nhead_dim = %u\nprofile = %s\nmax_context = 768\nmax_concurrency = 4\n"
              "[backend]\nkind = %s\ndraft_window = 4\n[capacity]\n",
-             scene->socket, head_dim, profile, backend);
+             scene->socket, model, head_dim, profile, backend);
     snprintf(with_arena, sizeof with_arena, "%stokens = 832\n[host]\narena = 32MiB\n", config);
     snprintf(config + strlen(config), sizeof config - strlen(config), "tokens = %u\n", tokens);
     return write_file(scene->dir, "kvd.conf", config) && write_file(scene->dir, "arena.conf", with_arena) &&
@@ -118,7 +125,7 @@ static void scene_close(const struct scene *scene) {
 static void run_and_expect_exact(unsigned tokens, const char *profile, const char *backend, const char *option) {
     struct scene scene;
     struct row row;
-    KVT_NEED(scene_open(&scene, tokens, 256, profile, backend));
+    KVT_NEED(scene_open(&scene, tokens, PLAIN, 256, profile, backend));
     FILE *demo = scene_start(&scene, option);
     KVT_NEED(demo != NULL);
     scene_end(&scene, demo, 0);
@@ -152,14 +159,14 @@ static bool has_arena(const struct scene *scene) {
 
 /* CONT-3, SRV-8, PAGE-7: an arena for those that have no pages; kvd stops in order and is killed between turns; workers
  * and scheduler go on by themselves. Both pools move, tokens stay. */
-static void restarts_of_kvd_do_not_change_a_token(void) {
+static void restart_kvd(const char *model, const char *profile, const char *backend, const char *draft) {
     struct scene scene;
     struct row row;
     char option[128];
     char line[1024];
     bool had_arena = false;
-    KVT_NEED(scene_open(&scene, 2048, 256, "int8", "mtp"));
-    snprintf(option, sizeof option, "--speculate --arena-config %s/arena.conf", scene.dir);
+    KVT_NEED(scene_open(&scene, 2048, model, 256, profile, backend));
+    snprintf(option, sizeof option, "%s --arena-config %s/arena.conf", draft, scene.dir);
     FILE *demo = scene_start(&scene, option);
     KVT_NEED(demo != NULL);
     while (!had_arena && fgets(line, sizeof line, demo)) {
@@ -181,6 +188,14 @@ static void restarts_of_kvd_do_not_change_a_token(void) {
     KVT_FALSE(has_arena(&scene)); /* the demo takes its own away */
     scene_close(&scene);
 }
+
+static void restarts_of_kvd_do_not_change_a_token(void) { restart_kvd(PLAIN, "int8", "mtp", "--speculate"); }
+
+/* GRP-2, GRP-4, GRP-6: the same where three layers of four see 128 tokens, and what is kept of these is the window. */
+static void windows_do_not_change_a_token(void) { restart_kvd(WINDOWS, "bf16", "off", ""); }
+
+/* GRP-1: the same where a token is one row, which kvd does not look into. */
+static void latents_do_not_change_a_token(void) { restart_kvd(LATENT, "bf16", "off", ""); }
 
 static void overwrite_pool(const struct scene *scene) {
     const struct kvd_connect_options options = {
@@ -206,7 +221,7 @@ static void damaged_pages_change_tokens(void) {
     struct row row;
     char line[1024];
     bool damaged = false;
-    KVT_NEED(scene_open(&scene, 2048, 256, "bf16", "off"));
+    KVT_NEED(scene_open(&scene, 2048, PLAIN, 256, "bf16", "off"));
     FILE *demo = scene_start(&scene, "");
     KVT_NEED(demo != NULL);
     while (!damaged && fgets(line, sizeof line, demo)) {
@@ -224,7 +239,7 @@ static void damaged_pages_change_tokens(void) {
 /* SRV-4: a store of another geometry is refused by the worker, with the reason, before anything runs. */
 static void a_store_of_another_model_is_refused(void) {
     struct scene scene;
-    KVT_NEED(scene_open(&scene, 2048, 128, "bf16", "off"));
+    KVT_NEED(scene_open(&scene, 2048, PLAIN, 128, "bf16", "off"));
     FILE *demo = scene_start(&scene, "");
     KVT_NEED(demo != NULL);
     scene_end(&scene, demo, 2);
@@ -238,6 +253,8 @@ int main(int argc, char **argv) {
         KVT_CASE(kills_do_not_change_a_token),
         KVT_CASE(shortage_does_not_change_a_token),
         KVT_CASE(restarts_of_kvd_do_not_change_a_token),
+        KVT_CASE(windows_do_not_change_a_token),
+        KVT_CASE(latents_do_not_change_a_token),
         KVT_CASE(damaged_pages_change_tokens),
 #endif
         KVT_CASE(a_store_of_another_model_is_refused),
