@@ -203,6 +203,68 @@ order = head-major
                 seen[at : at + 64 * plane.nb1] = True
 
 
+class Windows(Case):
+    """GRP-2, GRP-3: a prompt goes in steps, the rows show the window alone, and what is kept goes on from its end."""
+
+    settings = {
+        "layers": 1,
+        "more": """
+[pool.near]
+groups = near
+window = 128
+[group.near]
+layers = 3
+[lease]
+prefill_chunk = 192
+""",
+    }
+
+    def fill(self, sequence, value):
+        seen = []
+
+        def run(begin, end):
+            for pool in range(2):
+                slots = sequence.slot_mapping(begin, end, pool=pool)
+                for view in self.store.pool(pool).k:
+                    view.numpy()[slots // 64, :, slots % 64] = value
+            seen.append(end - begin)
+
+        while sequence.done < sequence.known:
+            if sequence.mapped <= sequence.done:
+                sequence.take(self.client.round([sequence.boundary()])[0])
+            end = min(sequence.mapped, sequence.known)
+            run(sequence.done, end)
+            sequence.complete(end)
+        return seen
+
+    def test_prompt_in_steps(self):
+        info = self.store.info
+        pools = [(p.name, p.window, p.window_aligned) for p in info.pool]
+        self.assertEqual(pools, [("main", 0, False), ("near", 128, False)])
+        self.assertEqual([len(pool.k) for pool in self.store.pools], [1, 3])
+        prompt = list(range(1500))
+        sequence = self.client.activate(prompt, 100)
+        self.assertEqual(sequence.mapped, 0)
+        self.assertGreater(len(self.fill(sequence, 7)), 3)
+        sequence.step([5])
+        self.assertEqual((sequence.first(0), sequence.first(1)), (0, (sequence.committed - 127) // 64 * 64))
+        self.assertTrue((sequence.block_table() >= 0).all())
+        table = sequence.block_table(pool=1)
+        self.assertTrue(
+            (table[: sequence.first(1) // 64] == -1).all() and (table[sequence.first(1) // 64 :] >= 0).all()
+        )
+        with self.assertRaises(kvd.OutOfRange):
+            sequence.slot_mapping(0, 1, pool=1)
+        self.fill(sequence, 8)
+        sequence.finish()
+        again = self.client.activate(prompt + [5, 6], 10)
+        self.assertEqual((again.cached, again.first(1)), (1501, (1501 - 127) // 64 * 64))
+        slots = again.slot_mapping(again.first(1), 1500, pool=1)
+        for view in self.store.pool(1).k:
+            self.assertTrue((view.numpy()[slots // 64, :, slots % 64] == 7).all())
+        again.finish(retain=False)
+
+
 class Int8Views(Case):
     settings = {"profile": "int8", "head_dim": 256}
 

@@ -300,11 +300,11 @@ class Client:
             group,
             hit,
             keep,
-            len(info.pool),
+            info.pool,
             root_of(domain),
         )
         want, made = yield from self._activated(want, evict)
-        lease = lease_of(made, want.frontier, len(prompt) + max_new_tokens)
+        lease = lease_of(made, want.frontier, len(prompt) + max_new_tokens, info)
         return Sequence(self, self._session, lease, prompt, domain, retention, want.worker == self.session)
 
     @staticmethod
@@ -315,10 +315,11 @@ class Client:
         group: int,
         hit: Optional[types.Hit],
         keep: bool,
-        n_pools: int,
+        pools: Seq[types.PoolInfo],
         root: types.Root,
     ) -> types.Activation:
-        ensure = (max(0, n + min(AHEAD, output) - 1),) * n_pools
+        tokens = max(0, n + min(AHEAD, output) - 1)
+        ensure = tuple(0 if pool.window else tokens for pool in pools)  # the answer says how much of a window may be
         if hit is None:
             return types.Activation(n, output, worker, group, ensure=ensure, root=root)
         return types.Activation(n, output, worker, group, hit.continuation, hit.usable, keep, ensure, root=root)
@@ -351,7 +352,8 @@ class Client:
 
     def choose_victims(self, want: types.Activation) -> types.Activation:
         """The activation with the victims that make it fit, and at last without its source (kvd.policy says which).
-        ResourceExhausted: even all of them would not do. The activation may still be Aborted when the store moved on: choose again."""
+        ResourceExhausted: even all of them would not do. The activation may still be Aborted when the store moved on: choose again.
+        """
         return self.run(policy.choose_victims(want))
 
     def drive(self, lease: Lease, tokens: Tokens, domain: DomainLike = "", retention: int = 0) -> Sequence:

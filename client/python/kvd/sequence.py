@@ -35,6 +35,8 @@ class Lease(NamedTuple):
     end: int
     state_slot: Optional[int]
     source_state_slot: Optional[int]
+    #: Of each pool: None, or of one with a window the tokens up to which it may be mapped now, and the first one there.
+    bounds: Tuple[Optional[Tuple[int, int]], ...] = ()
 
 
 class Sequence:
@@ -67,6 +69,7 @@ class Sequence:
             int
         ] = None  #: set it when the image's frontier changed; the next boundary says it
         self._mapped = list(lease.mapped)
+        self._bounds = list(lease.bounds) or [None] * len(lease.rows)
         self._tokens = array("I", tokens_of(tokens))
         self._chain = Chain(domain, self._tokens[: self.cached])
         self._done = self._committed = self.cached
@@ -96,6 +99,11 @@ class Sequence:
         """Tokens that have a slot in every pool."""
         return min(self._mapped)
 
+    def first(self, pool: int = 0) -> int:
+        """The first token that still has a slot in a pool: those before it are behind its window, and not read again."""
+        bound = self._bounds[pool]
+        return bound[1] if bound else 0
+
     @property
     def known(self) -> int:
         return len(self._tokens)
@@ -114,7 +122,7 @@ class Sequence:
 
     def block_table(self, store: Optional[Store] = None, pool: int = 0) -> Any:
         """The pages of what is mapped, in order: int32 ndarray [ceil(mapped / 64)], a view of the table in main memory.
-        On a GPU a torch tensor. store: the client's last attached one."""
+        On a GPU a torch tensor. -1 for those behind the window of the pool. store: the client's last attached one."""
         store = store or self._client.store
         pages = -(-self._mapped[pool] // PAGE_TOKENS)
         table = store.pool(pool).table
@@ -122,8 +130,11 @@ class Sequence:
 
     def slot_mapping(self, begin: int, end: int, store: Optional[Store] = None, pool: int = 0) -> Any:
         """For tokens [begin, end): page * 64 + token of the page, int64, as paged-attention libraries want it."""
-        if not 0 <= begin <= end <= self._mapped[pool]:
-            raise OutOfRange(f"asked for slots of tokens {begin} to {end}; {self._mapped[pool]} are mapped")
+        if not self.first(pool) <= begin <= end <= self._mapped[pool]:
+            raise OutOfRange(
+                f"asked for slots of tokens {begin} to {end} of pool {pool}; {self.first(pool)} to {self._mapped[pool]} "
+                "are mapped"
+            )
         table = self.block_table(store, pool)
         if hasattr(table, "is_cuda"):
             import torch
@@ -183,6 +194,13 @@ class Sequence:
             raise OutOfRange(f"{tokens} tokens cannot be complete: {self._done} are already, {self.known} are known")
         self._done = tokens
 
+    def _ensure(self) -> types.PerPool:
+        """What is wanted ahead, of a window as much as may be mapped now."""
+        want = min(self.known + AHEAD, self.end - 1)
+        if not any(self._bounds):
+            return want
+        return tuple(min(want, bound[0]) if bound else want for bound in self._bounds)
+
     @property
     def wants_boundary(self) -> bool:
         """Whether step() has something to tell kvd now."""
@@ -195,7 +213,7 @@ class Sequence:
         return types.RoundItem(
             self.handle,
             commit=self._done,
-            ensure=None if last else min(self.known + AHEAD, self.end - 1),
+            ensure=None if last else self._ensure(),
             state_frontier=self.state_frontier,
         )
 
@@ -205,6 +223,7 @@ class Sequence:
             raise error_of(result.status, result.message)
         self._mapped = [place.membership * PAGE_TOKENS for place in result.pools]
         self._committed = min(place.committed for place in result.pools)
+        self._bounds = [bound and _bound_of(place) for bound, place in zip(self._bounds, result.pools)]
         self.state_frontier = None
         if result.bounded is not None:
             self.bounded = True
@@ -308,7 +327,11 @@ class Sequence:
             pass
 
 
-def lease_of(made: types.Activated, cached: int, end: int) -> Lease:
+def _bound_of(place: types.Place) -> Tuple[int, int]:
+    return place.entitlement * PAGE_TOKENS, place.first * PAGE_TOKENS
+
+
+def lease_of(made: types.Activated, cached: int, end: int, info: types.StoreInfo) -> Lease:
     if not made.pools:
         raise InvalidArgument("kvd activated a sequence without pools")
     return Lease(
@@ -319,4 +342,5 @@ def lease_of(made: types.Activated, cached: int, end: int) -> Lease:
         end,
         made.state_slot,
         made.source_state_slot,
+        tuple(_bound_of(place) if pool.window else None for place, pool in zip(made.pools, info.pool)),
     )

@@ -533,7 +533,7 @@ class PoolInfo:
     planes: Tuple[RegionInfo, ...] = field(metadata=_many(RegionInfo))
     table: Tuple[RegionInfo, ...] = field(metadata=_many(RegionInfo))
     group: Tuple[LayerGroup, ...] = field(metadata=_many(LayerGroup))  #: in the order of their layers
-    name: str  #: main, draft, or what the configuration calls it
+    name: str = field(metadata=_TEXT)  #: main, draft, or what the configuration calls it
     window: int  #: tokens that a layer sees at most, the one to come among them; 0: all
     window_lead: int  #: tokens that are kept behind them
     window_aligned: bool  #: a layer sees the tokens from the last multiple of window on
