@@ -118,11 +118,11 @@ configure() { # row, tokens, arena
             pools="[pool.near]
 groups = near
 window = 128
-share = 600
+share = 800
 [group.near]
 layers = 3
 [lease]
-prefill_chunk = 384" ;;
+prefill_chunk = 128" ;;
         latent)
             profile=bf16
             layers=

@@ -224,8 +224,9 @@ static void collect_matches(struct found *found, uint32_t node, uint32_t matched
     for (uint32_t below = KVD_NONE; nodes[node].parent != KVD_NONE && !is_full(found); node = nodes[node].parent) {
         matched = min_u32(matched, nodes[node].end);
         if (matched <= floor) return;
-        /* Without state a shallower tail is worth less than the pages that match already. */
-        bool ask = below == KVD_NONE || store->config.has_state;
+        /* Where any frontier may be started from, a shallower tail is worth less than the pages that match already. */
+        bool ask = below == KVD_NONE || store->config.has_state ||
+                   (store->has_windows && !MUTANT(shallower_tail_is_not_asked_for));
         bool whole = matched == nodes[node].end;
         if (whole) offer_ends(found, node, matched - 1, ask);
         if (whole && !store->config.has_state) offer_children(found, node, below, matched - 1);

@@ -26,8 +26,8 @@
 /* All layers alike; three of four with a window; all latent. */
 #define PLAIN "[model]\nlayers = 4\n"
 #define WINDOWS                                                                                                        \
-    "[model]\nlayers = 1\n[pool.near]\ngroups = near\nwindow = 128\nshare = 500\n[group.near]\nlayers = 3\n"           \
-    "[lease]\nprefill_chunk = 320\n"
+    "[model]\nlayers = 1\n[pool.near]\ngroups = near\nwindow = 128\nshare = 1000\n[group.near]\nlayers = 3\n"          \
+    "[lease]\nprefill_chunk = 128\n"
 #define LATENT "[pool.main]\ngroups = all\n[group.all]\nlayers = 4\nformat = latent\nbytes = 512\n"
 
 struct scene {

@@ -268,6 +268,25 @@ static void grp_6_windows_alone_are_moved(void) {
     close_stage();
 }
 
+/* GRP-4: a checkpoint where a prefix ends, inside a page, is found also when its sequence has gone on and is kept. */
+static void grp_4_a_shared_prefix_is_branched_from(void) {
+    if (!open_stage(false)) return;
+    uint64_t base = e2e_stream(6, 9000, 0), branch = e2e_stream(6, 500, 1);
+    struct kvd_checkpointed done;
+    struct run run = run_prompt(base, 300, 600);
+    struct kvd_checkpoint what = { .sequence = run.sequence };
+    e2e_tail(base, 300, &what.tail);
+    KVT_EQ(kvd_checkpoint(scheduler, &what, &done, NULL), KVD_OK);
+    advance(&run, 800);
+    scene_name(scheduler, run.sequence, base, 800);
+    (void)scene_retain(scheduler, run.sequence, base, 800);
+    run = go_on(branch, 300, 600, true);
+    advance(&run, 600);
+    check_all(&run, 600);
+    release_run(&run);
+    close_stage();
+}
+
 static bool is_over(void *sequences) {
     (void)sequences;
     return scene_stats(scheduler).sequences == 0;
@@ -306,10 +325,12 @@ static void space_3_leases_grow_beside_windows(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {
-        KVT_CASE(grp_2_rows_follow_the_commits),      KVT_CASE(grp_4_forked_and_moved),
-        KVT_CASE(grp_6_windows_alone_are_moved),      KVT_CASE(grp_4_a_worker_dies),
-        KVT_CASE(space_3_leases_grow_beside_windows), { 0 }
-    };
+    static const struct kvt_case cases[] = { KVT_CASE(grp_2_rows_follow_the_commits),
+                                             KVT_CASE(grp_4_forked_and_moved),
+                                             KVT_CASE(grp_4_a_shared_prefix_is_branched_from),
+                                             KVT_CASE(grp_6_windows_alone_are_moved),
+                                             KVT_CASE(grp_4_a_worker_dies),
+                                             KVT_CASE(space_3_leases_grow_beside_windows),
+                                             { 0 } };
     return kvt_main("e2e window", cases, argc, argv);
 }

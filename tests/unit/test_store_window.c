@@ -201,6 +201,30 @@ static void grp_4_a_hit_has_its_window(void) {
     fix_close(&fix);
 }
 
+/* GRP-4, NAME-2: what matches further has no window there, so the tail before it is asked for. */
+static void grp_4_a_tail_before_what_matches_further(void) {
+    struct fix fix;
+    struct store_config config = window_config(128, 0, 12);
+    struct kvd_hit hit[4];
+    struct store_found found;
+    uint8_t chain[8][32];
+    fix_open(&fix, &config);
+    store_seq seq = fix_activate(&fix, fix_root(100, 1900, 0), NULL);
+    run_to(&fix, seq, 150, 1);
+    (void)fix_checkpoint(&fix, seq, 150);
+    run_to(&fix, seq, 640, 1);
+    KVT_OK(store_end(fix.store, seq, &(store_cont){ 0 }, (struct kvd_pool_view[KVD_MAX_POOLS]){ { 0 } }, NULL));
+    fix_chain(1, 6, 9, 6, chain);
+    const struct store_query query = {
+        .digests = (const uint8_t(*)[32])chain, .n = 6, .max = 4, .prompt_tokens = 400, .token_page = 6
+    };
+    KVT_OK(store_find(fix.store, &query, hit, &found, &fix.refusal));
+    KVT_EQ(found.n, 1);
+    KVT_EQ(hit[0].usable, 128); /* the pages of the checkpoint, without its tail */
+    KVT_EQ(found.want_page, 2);
+    fix_close(&fix);
+}
+
 /* GRP-4: chunked attention begins anew at a multiple of the chunk: there nothing is read. */
 static void grp_4_a_chunk_begins_with_nothing(void) {
     struct fix fix;
@@ -321,6 +345,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(grp_3_the_entitlement_is_bounded),
                                              KVT_CASE(grp_3_a_checkpoint_replaces_what_it_keeps),
                                              KVT_CASE(grp_4_a_hit_has_its_window),
+                                             KVT_CASE(grp_4_a_tail_before_what_matches_further),
                                              KVT_CASE(grp_4_a_chunk_begins_with_nothing),
                                              KVT_CASE(grp_4_a_torn_sequence_is_released),
                                              KVT_CASE(grp_6_a_host_hit_moves_the_window),
