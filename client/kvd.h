@@ -411,6 +411,10 @@ KVD_API enum kvd_status kvd_describe_planes(kvd_client *client, const struct kvd
                                             struct kvd_plane_info *ret_planes, uint32_t max, uint32_t *ret_n,
                                             uint32_t *ret_total, struct kvd_error *error);
 KVD_API enum kvd_status kvd_stats(kvd_client *client, struct kvd_stats *ret_stats, struct kvd_error *error);
+/* What prompts used again since this instance of kvd has started: what a cache of other sizes would have found, and how
+ * much each domain has. The sizes are of caches that give up the least recently used page; a better policy finds more.
+ * A sample of the pages is looked at, a few percent off in stores of many pages. */
+KVD_API enum kvd_status kvd_describe_reuse(kvd_client *client, struct kvd_reuse *ret_reuse, struct kvd_error *error);
 /* Recomputes every invariant of the store, in steps of less than a millisecond, between which other requests are
  * served. What stood wrong before the call is found, unless it is counted in left_out. KVD_UNAVAILABLE: another audit
  * is in work. For schedulers and admins. */

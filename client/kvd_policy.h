@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What is worth keeping: a policy for schedulers, above kvd.h. kvd itself never chooses; kvd_choose_victims gives up
- * the least recently used. This policy remembers the prompts of the last 45 minutes, also those whose KV is gone,
+ * the least recently used. This policy remembers the prompts of the last day, also those whose KV is gone,
  * learns how likely and how soon a prefix returns, and how much of it, and gives up first what a page of memory would
  * serve least: the tail of a continuation before the rest, and of the last one no more than is needed.
  *

@@ -267,6 +267,12 @@ enum kvd_status kvd_stats(kvd_client *c, struct kvd_stats *ret_stats, struct kvd
     return RUN(c, &request, stats, ret_stats, error);
 }
 
+enum kvd_status kvd_describe_reuse(kvd_client *c, struct kvd_reuse *ret_reuse, struct kvd_error *error) {
+    if (!ret_reuse) return refuse_null(error, __func__);
+    struct msg_request request = { .type = FRAME_DESCRIBE_REUSE };
+    return RUN_POINTED(c, &request, reuse, ret_reuse, error);
+}
+
 enum kvd_status kvd_audit(kvd_client *c, struct kvd_audit *ret_audit, struct kvd_error *error) {
     if (!ret_audit) return refuse_null(error, __func__);
     struct msg_request request = { .type = FRAME_AUDIT };

@@ -149,6 +149,7 @@ struct msg_reply {
             uint32_t n, next_cursor;
             struct kvd_setting *items;
         } settings;
+        struct kvd_reuse *reuse; /* DescribeReuse */
         struct kvd_lent lent;
         struct kvd_lent_named lent_named;
         struct {

@@ -252,6 +252,34 @@ static const struct codec_map setting_map = CODEC_TABLE(kvd__v1__setting__descri
 #undef PB
 #undef T
 
+#define PB Kvd__V1__ReuseSize
+#define T struct kvd_reuse_size
+static const struct codec_field reuse_size_fields[] = { U64(pages, pages), U64(found_tokens, found_tokens) };
+static const struct codec_map reuse_size_map = CODEC_TABLE(kvd__v1__reuse_size__descriptor, reuse_size_fields);
+#undef PB
+#undef T
+
+#define PB Kvd__V1__ReuseDomain
+#define T struct kvd_reuse_domain
+static const struct codec_field reuse_domain_fields[] = { NAME(label, label), U64(activations, activations),
+                                                          U64(prompt_tokens, prompt_tokens),
+                                                          U64(reused_tokens, reused_tokens) };
+static const struct codec_map reuse_domain_map = CODEC_TABLE(kvd__v1__reuse_domain__descriptor, reuse_domain_fields);
+#undef PB
+#undef T
+
+#define PB Kvd__V1__ReuseInfo
+#define T struct kvd_reuse
+static const struct codec_field reuse_fields[] = {
+    U64(prompt_tokens, prompt_tokens),
+    U64(pages_of_sample, pages_of_sample),
+    SUBS(sizes, sizes, n_sizes, reuse_size_map),
+    SUBS(domains, domains, n_domains, reuse_domain_map),
+};
+static const struct codec_map reuse_info_map = CODEC_TABLE(kvd__v1__reuse_info__descriptor, reuse_fields);
+#undef PB
+#undef T
+
 #define PB Kvd__V1__PoolStats
 #define T struct kvd_pool_stats
 static const struct codec_field pool_stats_fields[] = { U32(capacity, capacity),       U32(allocated, allocated),
@@ -368,6 +396,11 @@ static const struct codec_field find_fields[] = {
     U32_PLUS(want_page, u.hits.want_page),
 };
 static const struct codec_map find_map = CODEC_TABLE(kvd__v1__find_reply__descriptor, find_fields);
+#undef PB
+
+#define PB Kvd__V1__DescribeReuseReply
+static const struct codec_field describe_reuse_fields[] = { HEADER, SUB_NEW(reuse, u.reuse, reuse_info_map) };
+static const struct codec_map reuse_map = CODEC_TABLE(kvd__v1__describe_reuse_reply__descriptor, describe_reuse_fields);
 #undef PB
 
 #define PB Kvd__V1__ListContinuationsReply

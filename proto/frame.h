@@ -87,7 +87,8 @@ enum frame_numbering {
     X(CHECK_COLD_TIER,    39, CheckColdTier,     check_cold_tier,    check_cold,   empty,         ADMINS,     CHANGE) \
     X(FIND_COLD,          40, FindCold,          find_cold,          cold,         cold,          ENGINES,    CHANGE) \
     X(LOAD_COLD,          41, LoadCold,          load_cold,          cold,         cold,          SCHEDULERS, CHANGE) \
-    X(OPEN_RING,          42, OpenRing,          open_ring,          empty,        ring,          ANYONE,     QUERY)
+    X(OPEN_RING,          42, OpenRing,          open_ring,          empty,        ring,          ANYONE,     QUERY) \
+    X(DESCRIBE_REUSE,     43, DescribeReuse,     describe_reuse,     empty,        reuse,         ANYONE,     QUERY)
 /* clang-format on */
 
 enum frame_type {

@@ -537,6 +537,25 @@ struct kvd_audit {
     char text[4096];
 };
 
+/* What prompts used again, since the daemon's start. */
+#define KVD_REUSE_SIZES 64
+#define KVD_REUSE_DOMAINS 32
+struct kvd_reuse_size { /* of a cache that gives up the least recently used page */
+    uint64_t pages;     /* of pool 0; UINT64_MAX: without an end */
+    uint64_t found_tokens;
+};
+struct kvd_reuse_domain {
+    char label[KVD_LABEL_BYTES]; /* "other": of all that came when there were 32; "unlabelled" */
+    uint64_t activations, prompt_tokens, reused_tokens;
+};
+struct kvd_reuse {
+    uint64_t prompt_tokens;   /* that were looked up */
+    uint64_t pages_of_sample; /* 1: every page was looked at; n: one of n was */
+    uint32_t n_sizes, n_domains;
+    struct kvd_reuse_size sizes[KVD_REUSE_SIZES]; /* rising */
+    struct kvd_reuse_domain domains[KVD_REUSE_DOMAINS];
+};
+
 /* A key of the daemon's configuration. */
 #define KVD_MAX_SETTINGS 64 /* in one message */
 struct kvd_setting {

@@ -81,6 +81,7 @@ int cmd_drop(struct ctl *ctl);
 int cmd_fence(struct ctl *ctl);
 int cmd_plan(struct ctl *ctl);
 int cmd_why(struct ctl *ctl);
+int cmd_advise(struct ctl *ctl);
 int cmd_top(struct ctl *ctl);
 int cmd_events(struct ctl *ctl);
 int cmd_trace(struct ctl *ctl);

@@ -47,6 +47,11 @@ static const struct ctl_command commands[] = {
       "The same as plan, and the smallest sets of continuations whose release would\n"
       "make it fit, those that lose least first. Nothing is released.",
       KVD_ROLE_OBSERVER, 0, 0, cmd_why },
+    { "advise", NULL, "what more memory would find; who uses what",
+      "Of the prompts that came since kvd's start: the share of their tokens that caches of\n"
+      "other sizes find. It is computed for the least recently used page that goes first; a\n"
+      "better policy finds more. What runs has found what stands in the line \"found\".",
+      KVD_ROLE_OBSERVER, 0, 0, cmd_advise },
     { "audit", NULL, "recompute every invariant; 4 if any is broken", NULL, KVD_ROLE_ADMIN, 0, 0, cmd_audit },
     { "drain", "[off]", "refuse new activations, or accept them again", NULL, KVD_ROLE_ADMIN, 0, 1, cmd_drain },
     { "release", "HANDLE...", "drop continuations, or all of a --domain",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a policy remembers of the prompts of the last 45 minutes, also of those whose KV is gone: a ring of uses, and a
+ * What a policy remembers of the prompts of the last day, also of those whose KV is gone: a ring of uses, and a
  * table that leads from a page's digest to the last use of the prefix that ends there. Of a long prompt only each
  * eighth page is in the table, so a prompt of 400,000 tokens costs 800 entries; what shares more than that many tokens
  * and less than a page more is taken for equal. The table is set-associative: where a set is full, the oldest use goes.

@@ -7,9 +7,11 @@
 
 #define SHORTEST_NS 1000000000.0 /* the first band: a second */
 #define PRIOR 8.0                /* weight of what is assumed before anything is known: so many uses */
-#define SMOOTH 320.0             /* the same for the hazard of a band, against that of the band before */
-#define ASSUMED_RETURN 0.2       /* hazard of a band that is as long as a minute and its begin together */
-#define MOST_LEVEL 0.4           /* of such hazards, beyond what is known */
+#define BEARING_PRIOR 8.0        /* the same for the bearing of a band */
+#define MOST_BEARING 1.5
+#define SMOOTH 320.0       /* the same for the hazard of a band, against that of the band before */
+#define ASSUMED_RETURN 0.2 /* hazard of a band that is as long as a minute and its begin together */
+#define MOST_LEVEL 0.4     /* of such hazards, beyond what is known */
 #define ASSUMED_PAUSE_NS 60e9
 #define MOST_HAZARD 0.95
 #define FADE 0.97 /* of the evidence, a refresh: about 2,000 uses count */
@@ -28,6 +30,7 @@ void reuse_init(struct reuse_model *m) {
             m->expected[f][l] = m->observed[f][l] = PRIOR;
             m->factor[f][l] = 1;
         }
+    for (uint32_t b = 0; b < REUSE_BANDS; b++) m->bearing[b].exponent = 1;
     reuse_refresh(m);
 }
 
@@ -86,13 +89,23 @@ struct reuse_class reuse_classify(const struct reuse_model *m, const struct reus
 
 /* ---- learning ---- */
 
+static void learn_bearing(struct reuse_bearing *b, double logarithm, double chance, bool returned) {
+    b->weight += chance;
+    b->sum += chance * logarithm;
+    double distance = logarithm - b->sum / b->weight;
+    b->surplus += (returned - chance + b->exponent * chance * distance) * distance;
+    b->spread += chance * distance * distance;
+}
+
 void reuse_learn(struct reuse_model *m, const struct reuse_class *class, uint32_t band, bool returned) {
-    double chance = 1 - pow(1 - m->hazard[band], class->factor);
+    double factor = pow((double)class->factor, m->bearing[band].exponent);
+    double chance = 1 - pow(1 - m->hazard[band], factor);
+    learn_bearing(&m->bearing[band], log((double)class->factor), chance, returned);
     for (uint32_t f = 0; f < REUSE_FACTORS; f++) {
         m->expected[f][class->level[f]] += chance;
         m->observed[f][class->level[f]] += returned;
     }
-    m->risk[band] += class->factor;
+    m->risk[band] += factor;
     m->returned[band] += returned;
     m->learned++;
 }
@@ -114,12 +127,22 @@ static void fold_evidence(struct reuse_model *m) {
     }
 }
 
+static void find_bearings(struct reuse_model *m) {
+    double before = 1;
+    for (uint32_t i = 0; i < REUSE_BANDS; i++) {
+        struct reuse_bearing *b = &m->bearing[i];
+        before = fmin(MOST_BEARING, fmax(0, (b->surplus + BEARING_PRIOR * before) / (b->spread + BEARING_PRIOR)));
+        *b = (struct reuse_bearing){ before, FADE * b->weight, FADE * b->sum, FADE * b->surplus, FADE * b->spread };
+    }
+}
+
 /* ---- indexes ---- */
 
 static void find_indexes(struct reuse_model *m, uint32_t rate) {
     const double *hazard = m->hazard;
     double factor = exp2((rate - (REUSE_RATES - 1) / 2.0) / RATES_AN_OCTAVE), alive[REUSE_BANDS + 1] = { 1 };
-    for (uint32_t b = 0; b < REUSE_BANDS; b++) alive[b + 1] = alive[b] * pow(1 - hazard[b], factor);
+    for (uint32_t b = 0; b < REUSE_BANDS; b++)
+        alive[b + 1] = alive[b] * pow(1 - hazard[b], pow(factor, m->bearing[b].exponent));
     for (uint32_t age = 0; age < REUSE_BANDS; age++) {
         double best = 0, held = 0;
         for (uint32_t b = age; b < REUSE_BANDS; b++) {
@@ -185,6 +208,7 @@ void reuse_refresh(struct reuse_model *m) {
     struct reuse_values values;
     double reach[REUSE_PARTS];
     fold_evidence(m);
+    find_bearings(m);
     find_reach(m, reach);
     find_hazards(m);
     for (uint32_t r = 0; r < REUSE_RATES; r++) find_indexes(m, r);

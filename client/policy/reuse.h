@@ -7,7 +7,10 @@
  * it. A use has levels of a few factors (how often its conversation was used, how far apart, how much was new, how
  * long it is). Each level multiplies the hazard (proportional hazards, Cox 1972): by what returned at this level over
  * what the model expected to return. Uses that are still young count in the bands that they have passed only, so that
- * they bias nothing (Kaplan and Meier 1958).
+ * they bias nothing (Kaplan and Meier 1958). Of those that are likely to return most have returned soon, and the ones
+ * that are left are of another kind than their levels say (frailty, Vaupel 1979). So each band learns how much the
+ * levels still bear on its hazard, an exponent of their product. A band of which little is known takes that of the band
+ * before.
  *
  * The value of a page that holds such a prefix is its Gittins index (Gittins 1979): over all times that one may hold it
  * from now on, the best ratio of the chance of a return to the time for which it is expected to be held. What has the
@@ -28,10 +31,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define REUSE_BANDS 40u  /* of ages, up to REUSE_HORIZON_NS */
+#define REUSE_BANDS 56u  /* of ages, up to REUSE_HORIZON_NS */
 #define REUSE_RATES 33u  /* classes of the product of all factors: 2^-4 to 2^4, four to an octave */
 #define REUSE_LEVELS 12u /* of a factor */
-#define REUSE_HORIZON_NS (UINT64_C(2700) * 1000000000u) /* who has not returned by then has not returned */
+#define REUSE_HORIZON_NS (UINT64_C(86400) * 1000000000u) /* who has not returned by then has not returned */
 #define REUSE_CELLS (REUSE_BANDS * REUSE_RATES)
 #define REUSE_PARTS 8u /* of a continuation, from its end: the answer, the last page of the prompt, ..., the rest */
 #define REUSE_ORDER (REUSE_CELLS * REUSE_PARTS)
@@ -52,9 +55,17 @@ struct reuse_class {
     float factor; /* the product */
 };
 
+/* How much the factors bear on the hazard of a band: by a regression of the surplus of returns on the logarithms of the
+ * factors, each use weighted by the returns that were expected of it. */
+struct reuse_bearing {
+    double exponent, weight, sum; /* weight, and the sum of the logarithms */
+    double surplus, spread;       /* sums of products with the distance from the mean, and of its squares */
+};
+
 struct reuse_model {
     uint64_t edge[REUSE_BANDS + 1]; /* ns: band b is from edge[b] to edge[b + 1] */
     double hazard[REUSE_BANDS], risk[REUSE_BANDS], returned[REUSE_BANDS];
+    struct reuse_bearing bearing[REUSE_BANDS];
     double expected[REUSE_FACTORS][REUSE_LEVELS], observed[REUSE_FACTORS][REUSE_LEVELS];
     double factor[REUSE_FACTORS][REUSE_LEVELS];
     uint32_t learned;                           /* since reuse_refresh */

@@ -84,6 +84,7 @@ static bool call_reserve(struct call *call) {
     case FRAME_LIST_SEQUENCES: ok = take_memory(call, LIST_AT_ONCE * sizeof(struct kvd_sequence_info)); break;
     case FRAME_LIST_SESSIONS: ok = take_memory(call, LIST_AT_ONCE * sizeof(struct kvd_session_info)); break;
     case FRAME_LIST_SETTINGS: ok = take_memory(call, LIST_AT_ONCE * sizeof(struct kvd_setting)); break;
+    case FRAME_DESCRIBE_REUSE: ok = take_memory(call, sizeof(struct kvd_reuse)); break;
     case FRAME_READ_CHAIN: ok = chain_reserve(call); break;
     case FRAME_AUDIT: ok = take_memory(call, sizeof(struct kvd_audit)); break;
     case FRAME_SUBSCRIBE: ok = (call->ring = new_ring(call)) != NULL; break;
@@ -303,6 +304,7 @@ static void serve_call(struct call *call, const uint8_t *body, size_t bytes, uin
                 numbered ? call->request.header.sequence : 0, numbered && call->held ? NULL : call->link,
                 call->frame_id);
     if (call->named.n) named_before_note(s->named_before, &call->named);
+    if (call->used.n) reuse_curve_note(s->reuse_curve, &call->used);
 }
 
 /* The type is known before the body is: an unknown one is refused with the client's own number of it. */

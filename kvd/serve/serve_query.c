@@ -2,6 +2,7 @@
  *
  * Requests that look and change nothing: descriptions, lists, Find, Stats, Audit.
  */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -217,9 +218,14 @@ static void count_lookup(struct call *call, const struct store_found *found, con
                                  .counts =
                                      f->first == 0 && (found->anchor.bits ? !again : found->want_page == KVD_NONE),
                                  .usable = found->n ? hits[0].usable : 0,
+                                 .pages = f->first + f->n,
                                  .prompt_tokens = f->prompt_tokens };
     if (find.begins) find.name = prompt_name(f);
-    metrics_lookup(&call->service->metrics, &find, &call->session->lookups);
+    bool counted = metrics_lookup(&call->service->metrics, &find, &call->session->lookups);
+    uint32_t known = f->first > 0; /* of these names: the message before had it, too */
+    if (!counted || again || f->n < known) return;
+    call->used = (struct curve_pages){ .names = f->digests + known, .n = f->n - known, .counted = f->n - known };
+    if (find.begins) call->used.prompt_tokens = f->prompt_tokens;
 }
 
 static bool check_find(struct call *call) {
@@ -299,6 +305,26 @@ void service_stats(const struct service *s, struct kvd_stats *r) {
     r->draining = s->draining || s->stopping;
     stats_host(s, r);
     snprintf(r->version, sizeof r->version, "%s", KVD_VERSION);
+}
+
+static void describe_domains(const struct metrics *m, struct kvd_reuse *r) {
+    static_assert(KVD_REUSE_DOMAINS == METRICS_DOMAINS, "each slot has a place");
+    for (uint32_t i = 0; i < m->n_domains; i++) {
+        const struct metrics_domain *d = &m->domain[i];
+        struct kvd_reuse_domain *to = &r->domains[r->n_domains];
+        *to = (struct kvd_reuse_domain){ .activations = d->activations[0] + d->activations[1],
+                                         .prompt_tokens = d->prompt_tokens,
+                                         .reused_tokens = d->reused_tokens };
+        memcpy(to->label, d->label, sizeof to->label);
+        r->n_domains += to->activations > 0;
+    }
+}
+
+void serve_describe_reuse(struct call *call) {
+    struct kvd_reuse *r = call->reply.u.reuse = call->memory;
+    *r = (struct kvd_reuse){ .n_domains = 0 };
+    describe_domains(&call->service->metrics, r);
+    reuse_curve_read(call->service->reuse_curve, r);
 }
 
 void serve_stats(struct call *call) {

@@ -199,6 +199,18 @@ void serve_round(struct call *call) {
 
 static_assert(sizeof(kvd_digest) == 32, "digests are passed on as they are");
 
+/* For the reuse curve: what neither the lookup nor an earlier message had. */
+static void note_uses(struct call *call, const struct bundle *b, const struct kvd_names *names) {
+    uint32_t end = names->first + names->n, prompt = b->prompt_tokens / KVD_PAGE_TOKENS;
+    uint32_t from = b->asked_pages > b->noted_pages ? b->asked_pages : b->noted_pages;
+    if (from < names->first) from = names->first;
+    if (from >= end) return;
+    if (prompt > end) prompt = end;
+    call->used = (struct curve_pages){ .names = names->digests + (from - names->first),
+                                       .n = end - from,
+                                       .counted = prompt > from ? prompt - from : 0 };
+}
+
 /* They are looked at when the answer is on its way. */
 static void note_names(struct call *call, struct bundle *b, const struct kvd_names *names) {
     call->named = (struct named_pages){ .names = names->digests,
@@ -207,6 +219,7 @@ static void note_names(struct call *call, struct bundle *b, const struct kvd_nam
                                         .noted = b->noted_pages,
                                         .prompt_tokens = b->prompt_tokens,
                                         .reused_tokens = b->reused_tokens };
+    note_uses(call, b, names);
     if (b->noted_pages < names->first + names->n) b->noted_pages = names->first + names->n;
 }
 

@@ -27,6 +27,7 @@
 #include "pending.h"
 #include "remainder.h"
 #include "request.h"
+#include "reuse_curve.h"
 #include "session.h"
 #include "stop.h"
 #include "systemd.h"
@@ -60,6 +61,12 @@ static int make_store(struct service *s, char *err, size_t err_bytes) {
     return store_init(s->store_memory, s->store_bytes, &c, &s->store, err, err_bytes) != STORE_OK;
 }
 
+/* Of pool 0, on both tiers. */
+static uint64_t count_pages(const struct service *s) {
+    const struct kvd_pool_info *pool = &s->pools.info.pool[0];
+    return pool->pages + s->plan.arena_bytes / (pool->page_bytes ? pool->page_bytes : 1);
+}
+
 static int make_tables(struct service *s, char *err, size_t err_bytes) {
     uint32_t entries = 16;
     while (entries < 2 * s->config.max_concurrency) entries *= 2;
@@ -72,9 +79,10 @@ static int make_tables(struct service *s, char *err, size_t err_bytes) {
     for (uint32_t i = 0; s->sessions && s->groups && i < s->config.sessions; i++)
         s->sessions[i].generation = s->groups[i].generation = s->config.first_generation;
     s->named_before = named_before_new();
+    s->reuse_curve = reuse_curve_new(count_pages(s));
     metrics_begin(&s->metrics);
     if (!s->sessions || !s->groups || !s->bundles || !s->bundle_index || !s->ops || !s->named_before ||
-        tenants_open(s) || remainders_open(s))
+        !s->reuse_curve || tenants_open(s) || remainders_open(s))
         return refuse_open(err, err_bytes, "no memory for the tables of sessions");
     return 0;
 }
@@ -175,6 +183,7 @@ struct service *service_free(struct service *s) {
     free(s->bundle_index);
     free(s->ops);
     named_before_free(s->named_before);
+    reuse_curve_free(s->reuse_curve);
     tenants_close(s);
     remainders_close(s);
     if (s->store_memory) munmap(s->store_memory, s->store_bytes);

@@ -43,6 +43,7 @@ struct bundle {
     enum metrics_source source;
     uint32_t reused_tokens, prompt_tokens;
     uint32_t noted_pages;    /* whose names were looked at for the endless cache */
+    uint32_t asked_pages;    /* whose names its lookup had */
     uint32_t domain;         /* metrics_domain_slot */
     uint64_t begun_ns;       /* when its Activate came */
     uint32_t tag;            /* of the pending operation that activates it; 0: none */

@@ -63,6 +63,7 @@ struct service {
     uint64_t pressure_revision;
 
     struct named_before *named_before;
+    struct reuse_curve *reuse_curve;
     struct history history;
     uint64_t reloaded_s /* since 1970 */, reload_failed; /* of the configuration: read last, and whether that failed */
     uint64_t requests, refusals, frames_bad, events_dropped;

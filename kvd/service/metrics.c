@@ -29,35 +29,40 @@ void metrics_item(struct metrics *m, uint32_t status) { m->items[status < METRIC
 static bool was_asked(struct metrics_lookups *l, const struct metrics_find *find) {
     for (uint32_t i = 0; i < METRICS_LOOKUPS; i++)
         if (l->asked[i].name == find->name && l->asked[i].prompt_tokens == find->prompt_tokens) return true;
-    l->asked[l->next].name = find->name;
-    l->asked[l->next].prompt_tokens = find->prompt_tokens;
+    l->at = l->next;
+    l->asked[l->at].name = find->name;
+    l->asked[l->at].prompt_tokens = find->prompt_tokens;
+    l->asked[l->at].pages = 0;
     l->next = (l->next + 1) % METRICS_LOOKUPS;
     return false;
 }
 
-void metrics_lookup(struct metrics *m, const struct metrics_find *find, struct metrics_lookups *l) {
+bool metrics_lookup(struct metrics *m, const struct metrics_find *find, struct metrics_lookups *l) {
     if (find->begins) {
         l->tokens = 0;
         l->repeated = was_asked(l, find);
         if (!l->repeated) m->looked_up_tokens += find->prompt_tokens;
     }
-    if (l->repeated) return;
+    if (l->repeated) return false;
+    if (find->pages > l->asked[l->at].pages) l->asked[l->at].pages = find->pages;
     if (find->counts) {
         m->lookups++;
         if (find->usable) m->lookup_hits++;
         else m->lookup_misses++;
     }
-    if (find->usable <= l->tokens) return;
+    if (find->usable <= l->tokens) return true;
     m->lookup_tokens += find->usable - l->tokens;
     l->tokens = find->usable;
+    return true;
 }
 
-void metrics_lookup_served(struct metrics_lookups *l, uint32_t prompt_tokens) {
+uint32_t metrics_lookup_served(struct metrics_lookups *l, uint32_t prompt_tokens) {
     for (uint32_t i = 0; i < METRICS_LOOKUPS; i++)
         if (l->asked[i].name && l->asked[i].prompt_tokens == prompt_tokens) {
             l->asked[i].name = 0;
-            return;
+            return l->asked[i].pages;
         }
+    return 0;
 }
 
 #define UNLABELLED "unlabelled"

@@ -62,11 +62,12 @@ struct metrics_domain {
 #define METRICS_LOOKUPS 16u
 struct metrics_lookups {
     uint32_t tokens; /* of the best hit so far, of the one under way */
-    bool repeated;   /* which was counted before */
-    uint32_t next;
+    bool repeated;   /* which was counted before; otherwise it is asked[at] */
+    uint32_t at, next;
     struct {
         uint64_t name; /* 0: none */
         uint32_t prompt_tokens;
+        uint32_t pages;       /* whose names its messages had */
     } asked[METRICS_LOOKUPS]; /* that no activation has followed */
 };
 /* One message of a lookup. */
@@ -75,6 +76,7 @@ struct metrics_find {
     bool counts;            /* decides about hit and miss */
     uint32_t usable;        /* tokens of the best hit, 0 without one */
     uint32_t prompt_tokens; /* of the whole prompt */
+    uint32_t pages;         /* as far as this message has their names */
     uint64_t name;          /* of the prompt, not 0 */
 };
 
@@ -108,10 +110,11 @@ void metrics_replay(struct metrics *metrics, uint16_t type);
 void metrics_shortage(struct metrics *metrics, enum metrics_short what);
 /* One sequence of a round. */
 void metrics_item(struct metrics *metrics, uint32_t status);
-/* A Find was answered. */
-void metrics_lookup(struct metrics *metrics, const struct metrics_find *find, struct metrics_lookups *lookups);
-/* A prompt of so many tokens was activated: the next lookup of one is another request's. */
-void metrics_lookup_served(struct metrics_lookups *lookups, uint32_t prompt_tokens);
+/* A Find was answered. False: it belongs to a lookup that was counted before. */
+bool metrics_lookup(struct metrics *metrics, const struct metrics_find *find, struct metrics_lookups *lookups);
+/* A prompt of so many tokens was activated: the next lookup of one is another request's. Returns of how many pages the
+ * lookup had the names. */
+uint32_t metrics_lookup_served(struct metrics_lookups *lookups, uint32_t prompt_tokens);
 /* The slot of a domain; told: its label may be shown. */
 uint32_t metrics_domain_slot(struct metrics *metrics, const char *label, bool told);
 

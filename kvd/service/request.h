@@ -9,6 +9,7 @@
 #include "link.h"
 #include "metrics.h"
 #include "named_before.h"
+#include "reuse_curve.h"
 #include "store.h"
 
 struct service;
@@ -40,6 +41,7 @@ struct call {
     struct cold_job *cold;       /* the same */
     const struct groups *groups; /* of the peer, where a Hello depends on them */
     struct named_pages named;    /* by this request, in the memory of the request */
+    struct curve_pages used;     /* the same */
     struct msg_request request;
     struct msg_reply reply;
 };

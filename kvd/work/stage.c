@@ -65,7 +65,7 @@ static uint32_t tokens_of_last(uint32_t frontier, uint32_t pages) {
     return !pages ? 0 : pages >= all ? frontier : frontier - (all - pages) * KVD_PAGE_TOKENS;
 }
 
-static void count_activation(struct service *s, const struct bundle *b, uint32_t restored) {
+static void count_activation(struct service *s, struct bundle *b, uint32_t restored) {
     struct metrics *m = &s->metrics;
     struct metrics_domain *domain = &m->domain[b->domain];
     struct session *owner = session_find(s, b->owner);
@@ -74,7 +74,7 @@ static void count_activation(struct service *s, const struct bundle *b, uint32_t
     domain->prompt_tokens += b->prompt_tokens;
     domain->reused_tokens += b->reused_tokens;
     m->endless_tokens += b->reused_tokens;
-    if (owner) metrics_lookup_served(&owner->lookups, b->prompt_tokens);
+    if (owner) b->asked_pages = metrics_lookup_served(&owner->lookups, b->prompt_tokens);
     m->activations[b->source]++;
     m->reused_tokens += b->reused_tokens;
     m->prompt_tokens += b->prompt_tokens;

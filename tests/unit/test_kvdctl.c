@@ -185,6 +185,16 @@ static enum script_act shop_fn(void *user, const struct msg_request *request, st
         reply->u.settings.n = 2;
         reply->u.settings.items = settings;
         reply->u.settings.next_cursor = KVD_UNCHANGED;
+    } else if (request->type == FRAME_DESCRIBE_REUSE) {
+        static struct kvd_reuse reuse = {
+            .prompt_tokens = 64000,
+            .pages_of_sample = 1,
+            .n_sizes = 4,
+            .n_domains = 1,
+            .sizes = { { 16, 6400 }, { 64, 19200 }, { 256, 32000 }, { UINT64_MAX, 48000 } },
+            .domains = { { "unlabelled", 20, 64000, 16000 } }
+        };
+        reply->u.reuse = &reuse;
     } else if (request->type == FRAME_LIST_SEQUENCES) {
         shop->committed += 1000;
         sequence.pool[0].committed = 70 + shop->committed;
@@ -370,6 +380,33 @@ static void settings_and_their_sources(void) {
     KVT_EQ_STR(cJSON_GetStringValue(at(row, "source")), "auto, /etc/kvd/shop.conf:7");
     KVT_EQ_STR(cJSON_GetStringValue(at(row, "pending")), "8");
     KVT_TRUE(cJSON_IsTrue(at(row, "restart")));
+    cJSON_Delete(root);
+    script_stop(s);
+}
+
+/* A pool of 100 pages: between the sizes that kvd tells there is a straight line over the logarithm. */
+static void what_more_memory_would_find(void) {
+    struct shop shop = { .owns = { 10, 20 } };
+    struct script *s = script_start(shop_fn, &shop);
+    struct run *run = CTL("-s", script_path(s), "advise");
+    KVT_EQ(run->status, 0);
+    KVT_HAS(run->out, "unlabelled");
+    KVT_HAS(run->out, "75.0 %"); /* without an end */
+    KVT_TRUE(longest_line(run->out) <= 80);
+    cJSON *root = json(CTL("-s", script_path(s), "advise", "--json")->out);
+    const cJSON *row, *domain = cJSON_GetArrayItem(at(root, "domains"), 0);
+    double before = 0;
+    cJSON_ArrayForEach(row, at(root, "sizes")) {
+        double found = cJSON_GetNumberValue(at(row, "found_percent"));
+        KVT_TRUE(found >= before);
+        before = found;
+        if (!strcmp(cJSON_GetStringValue(at(row, "memory")), "half the pool"))
+            KVT_NEAR(found, 10 + 20 * 1.6439 / 2, 0.01); /* 50 pages, log2(50 / 16) of 2 octaves */
+    }
+    KVT_EQ(cJSON_GetArraySize(at(root, "sizes")), 5);
+    KVT_NEAR(cJSON_GetNumberValue(at(domain, "found_percent")), 25, 0.01);
+    KVT_EQ(cJSON_GetNumberValue(at(domain, "continuations")), 2);
+    KVT_EQ(cJSON_GetNumberValue(at(domain, "exclusive_pages")), 30);
     cJSON_Delete(root);
     script_stop(s);
 }
@@ -887,6 +924,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(instances_are_found),
                                              KVT_CASE(tables_fit),
                                              KVT_CASE(settings_and_their_sources),
+                                             KVT_CASE(what_more_memory_would_find),
                                              KVT_CASE(unreachable_is_3),
                                              KVT_CASE(looking),
                                              KVT_CASE(audit_violations_are_4),

@@ -81,20 +81,20 @@ static void shared_heads_are_no_returns(void) {
     memory_free(&memory);
 }
 
-/* After 45 minutes a text is a new one. A ring and table that are too small lose what is old, and nothing else. */
+/* After a day a text is a new one. A ring and table that are too small lose what is old, and nothing else. */
 static void memory_has_an_end(void) {
     struct policy_memory memory;
     kvd_chain *chain = chain_of(7, 0, 20);
     KVT_OK(memory_init(&memory, 4));
     use_id first = memory_note(&memory, kvd_chain_digests(chain), 20, 1280, SECOND);
-    use_id soon = memory_note(&memory, kvd_chain_digests(chain), 20, 1280, 2600 * SECOND);
+    use_id soon = memory_note(&memory, kvd_chain_digests(chain), 20, 1280, 86000 * SECOND);
     KVT_EQ(memory_use(&memory, soon)->uses, 2);
-    use_id late = memory_note(&memory, kvd_chain_digests(chain), 20, 1280, 5400 * SECOND);
+    use_id late = memory_note(&memory, kvd_chain_digests(chain), 20, 1280, 190000 * SECOND);
     KVT_EQ(memory_use(&memory, late)->uses, 1);
     use_id back = memory_note(&memory, kvd_chain_digests(chain), 20, 1280, 5 * SECOND); /* a clock that went back */
-    KVT_EQ(memory_use(&memory, back)->at_ns, 5400 * SECOND);
+    KVT_EQ(memory_use(&memory, back)->at_ns, 190000 * SECOND);
     KVT_TRUE(memory_use(&memory, first) != NULL);
-    memory_note(&memory, kvd_chain_digests(chain), 0, 10, 5401 * SECOND);
+    memory_note(&memory, kvd_chain_digests(chain), 0, 10, 190001 * SECOND);
     KVT_TRUE(memory_use(&memory, first) == NULL && memory_use(&memory, 0) == NULL && memory_use(&memory, 99) == NULL);
     kvd_chain_free(chain);
     memory_free(&memory);

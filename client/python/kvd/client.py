@@ -527,6 +527,10 @@ class Client:
     def stats(self) -> types.Stats:
         return messages.read(types.Stats, self._ask(messages.Request("Stats")))
 
+    def reuse(self) -> types.Reuse:
+        """What prompts used again since kvd's start, and what caches of other sizes would have found."""
+        return messages.read(types.Reuse, self._ask(messages.Request("DescribeReuse")).reuse)
+
     def audit(self) -> types.Audit:
         """Whether the store's invariants hold."""
         return messages.read(types.Audit, self._ask(messages.Request("Audit")))

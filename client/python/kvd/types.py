@@ -368,6 +368,32 @@ class Setting:
 
 
 @dataclass(frozen=True)
+class ReuseSize:
+    """A cache that gives up the least recently used page."""
+
+    pages: int  #: of pool 0; 2**64 - 1: without an end
+    found_tokens: int
+
+
+@dataclass(frozen=True)
+class ReuseDomain:
+    label: str = field(metadata=_TEXT)  #: "other": of all that came when there were 32; "unlabelled"
+    activations: int
+    prompt_tokens: int
+    reused_tokens: int
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """What prompts used again since the start of kvd."""
+
+    prompt_tokens: int  #: that were looked up
+    pages_of_sample: int  #: 1: every page was looked at; n: one of n was
+    sizes: Tuple[ReuseSize, ...] = field(metadata=_many(ReuseSize))  #: rising
+    domains: Tuple[ReuseDomain, ...] = field(metadata=_many(ReuseDomain))
+
+
+@dataclass(frozen=True)
 class PoolStats:
     capacity: int
     allocated: int
