@@ -58,6 +58,21 @@ static bool release_pages(struct policy_recipe *r, uint64_t pages) {
     return true;
 }
 
+/* Only a continuation that goes whole gives its descriptor. */
+static bool release_whole(struct policy_recipe *r, uint64_t continuations) {
+    uint64_t gone = 0;
+    bool cuts = r->cuts;
+    r->cuts = false;
+    while (gone < continuations) {
+        uint32_t part;
+        struct catalog_entry *e = catalog_step(&r->releasing, &part);
+        if (!e) break;
+        gone += release_part(r, e, part, UINT32_MAX) > 0;
+    }
+    r->cuts = cuts;
+    return gone > 0;
+}
+
 static bool demote_pages(struct policy_recipe *r, uint64_t pages) {
     uint64_t gone = 0;
     while (gone < pages) {
@@ -93,6 +108,18 @@ static uint64_t arena_short(const struct kvd_plan *plan) {
     return bytes > 0 && pages > 0 ? (uint64_t)((double)plan->arena.short_by * pages / bytes + 0.999) : 1;
 }
 
+/* False: nothing more can go, or what is short only an end of a sequence gives. */
+static bool grow_recipe(struct policy_recipe *r, uint64_t least) {
+    const struct kvd_plan *plan = &r->plan;
+    bool device = !has_pages(plan);
+    uint64_t pages = device ? pages_short(plan) : arena_short(plan);
+    if (plan->rows.short_by || plan->sequences.short_by) return false;
+    if (plan->continuations.short_by) return release_whole(r, plan->continuations.short_by);
+    if (pages < least) pages = least;
+    bool demotes = device && r->demotes && !plan->membership.short_by; /* it keeps membership */
+    return demotes ? demote_pages(r, pages) : release_pages(r, pages);
+}
+
 static enum kvd_status ask_plan(struct policy_recipe *r) {
     r->trial.n_victims = r->n;
     r->trial.victims = r->n ? r->room : NULL;
@@ -101,13 +128,8 @@ static enum kvd_status ask_plan(struct policy_recipe *r) {
 
 enum kvd_status recipe_find(struct policy_recipe *r) {
     enum kvd_status status = ask_plan(r);
-    uint64_t least = 1;
-    while (status == KVD_OK && r->plan.feasibility == KVD_BLOCKED) {
-        bool device = !has_pages(&r->plan);
-        uint64_t pages = device ? pages_short(&r->plan) : arena_short(&r->plan);
-        if (pages < least) pages = least;
-        least *= 2;
-        if (!(device && r->demotes ? demote_pages(r, pages) : release_pages(r, pages))) break;
+    for (uint64_t least = 1; status == KVD_OK && r->plan.feasibility == KVD_BLOCKED; least *= 2) {
+        if (!grow_recipe(r, least)) break;
         status = ask_plan(r);
     }
     return status;

@@ -3,6 +3,8 @@ if(TARGET kvd_client_static)
   kvd_test(test_client_session test_client_session.c scripted.c LIBS kvd_client_static Threads::Threads)
   kvd_test(test_client_chain test_client_chain.c LIBS kvd_client_static)
   kvd_test(test_policy test_policy.c LIBS kvd_client_static)
+  # The paper store has the calls of libkvd that a policy makes: of the archive only the policy is linked.
+  kvd_test(test_policy_store test_policy_store.c paper_store.c LIBS kvd_client_static)
   kvd_test(test_client_policy test_client_policy.c scripted.c LIBS kvd_client_static Threads::Threads)
   kvd_test(test_client_attach test_client_attach.c scripted.c LIBS kvd_client_static Threads::Threads)
   if(TARGET kvdctl)
