@@ -356,6 +356,11 @@ class ByDescriptor(Case):
         with self.assertRaises((kvd.FailedPrecondition, kvd.PermissionDenied)):
             self.client.check_cold_tier(10)
 
+    def test_reuse(self):
+        reuse = self.client.reuse()
+        self.assertEqual((reuse.prompt_tokens, reuse.domains), (0, ()))
+        self.assertEqual(reuse.sizes[-1], kvd.types.ReuseSize(2**64 - 1, 0))
+
     def test_settings(self):
         settings = {(each.section, each.name): each for each in self.client.settings()}
         self.assertGreater(len(settings), 50)

@@ -1,33 +1,47 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * kvd-replay: drives a real kvd with the prompts of a trace, without computing attention: a scheduler (this process)
- * and a worker (another one), one request after the other, on the time of the trace. Says what share of the prompt
- * tokens was found, and beside it, of the same trace and pool, what simulated caches of blocks find: the least recently
- * used order, the next-use order (Belady's, which knows the future), and a cache without an end.
+ * and a worker (another one), on the time of the trace. Says what share of the prompt tokens was found, and beside it,
+ * of the same trace and pool, what simulated caches of blocks find: the least recently used order, the next-use order
+ * (Belady's, which knows the future), and a cache without an end. Those serve one request after the other.
  *
  * Usage: kvd-replay [--trace FILE] [--seed N] [--requests N] [--pool PERCENT] [--arena PERCENT] [--policy lru|reuse]
- * [--check]
+ * [--active N] [--speed X] [--check]
  *   --trace    a trace (trace.h); by default one that is made from --seed
  *   --arena    host arena, in the same percentage; default 0: none
  *   --pool     pool as a percentage of the tokens of all distinct blocks; default 3
+ *   --active   so many sequences run at once, of which each takes 60 ms of the trace's time a token of its answer; a
+ *              request waits while as many run, or while what runs leaves no room. Default: one after the other
+ *   --speed    X times as fast as the trace; default: as fast as it goes. What is found is the same
  *   --check    ends with 1 where the policy or the next-use order is below the least recently used order, or the audit
- *              finds anything
+ *              finds anything; with --active the policy is not compared: what runs holds pages
  * Prints lines `BENCH replay.NAME VALUE UNIT`.
  */
 #include <signal.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "kvd_policy.h"
 #include "scene.h"
 #include "simulate.h"
 #include "trace.h"
 
+#define TOKEN_NS UINT64_C(60000000)
+enum { MOST_ACTIVE = 1024 };
+
 static struct options {
     const char *path;
     bool check, reuse;
-    double percent, arena;
-    uint32_t seed, requests;
-} options = { .reuse = true, .percent = 3, .seed = 1 };
+    double percent, arena, speed;
+    uint32_t seed, requests, active;
+} options = { .reuse = true, .percent = 3, .seed = 1, .active = 1 };
+
+struct running {
+    uint64_t end_ns, use;
+    uint32_t request, tokens, from; /* tokens: of prompt and answer */
+    kvd_sequence sequence;
+    kvd_chain *chain;
+};
 
 static struct replay {
     struct trace trace;
@@ -37,8 +51,12 @@ static struct replay {
     kvd_session_id session;
     kvd_policy *policy; /* NULL: kvd_choose_victims */
     uint32_t *tokens;
-    uint64_t hit_tokens, choose_ns;
-    uint32_t skipped, chosen;
+    uint64_t now_ns; /* of the trace; what waits lets it go on */
+    struct running running[MOST_ACTIVE];
+    uint32_t n_running;
+    uint64_t hit_tokens, host_tokens, waited_ns;
+    uint32_t skipped, chosen, waited;
+    double *choose_us; /* of each choice */
     struct kvd_victim victims[KVD_MAX_VICTIMS];
     struct kvd_error error;
 } replay;
@@ -59,60 +77,117 @@ static bool find_source(struct replay *r, uint32_t i, const kvd_chain *chain, st
     if (!found) return true;
     want->from = hit.continuation;
     want->frontier = hit.usable;
-    want->keep = hit.usable < hit.frontier - hit.frontier / 4;
+    want->keep = hit.live || hit.usable < hit.frontier - hit.frontier / 4;
     return true;
 }
 
-static bool choose(struct replay *r, uint32_t i, struct kvd_activation *want) {
+static enum kvd_status choose(struct replay *r, struct kvd_activation *want) {
     double begin = e2e_now();
-    enum kvd_status status = r->policy ? kvd_policy_choose(r->policy, r->client, want, r->victims, KVD_MAX_VICTIMS,
-                                                           r->trace.requests[i].at_ns, &r->error)
-                                       : kvd_choose_victims(r->client, want, r->victims, KVD_MAX_VICTIMS, &r->error);
-    r->choose_ns += (uint64_t)((e2e_now() - begin) * 1e9);
-    r->chosen++;
-    return status == KVD_OK || fails(r, i, "choose", status);
+    enum kvd_status status =
+        r->policy ? kvd_policy_choose(r->policy, r->client, want, r->victims, KVD_MAX_VICTIMS, r->now_ns, &r->error)
+                  : kvd_choose_victims(r->client, want, r->victims, KVD_MAX_VICTIMS, &r->error);
+    if (r->chosen < 2 * r->trace.n) r->choose_us[r->chosen++] = (e2e_now() - begin) * 1e6;
+    return status;
 }
 
-static bool run(struct replay *r, uint32_t i, uint64_t use, kvd_chain *chain, const struct kvd_activated *is,
-                uint32_t from) {
-    uint32_t n = (uint32_t)kvd_chain_tokens(chain), first = from / KVD_PAGE_TOKENS, full = n / KVD_PAGE_TOKENS;
-    struct kvd_finish end = { .sequence = is->sequence, .retain = true };
+/* Computed up to a number of tokens, and named. */
+static bool compute(struct replay *r, const struct running *run, uint32_t from, uint32_t to) {
+    uint32_t first = from / KVD_PAGE_TOKENS, full = to / KVD_PAGE_TOKENS;
+    struct kvd_round_result result = scene_round(&r->worker, run->sequence, to, KVD_UNCHANGED);
+    if (result.status != KVD_OK) return fails(r, run->request, result.message, (enum kvd_status)result.status);
+    if (full <= first) return true;
+    enum kvd_status status = kvd_name_pages(r->client, run->sequence, run->chain, first, full - first, &r->error);
+    return status == KVD_OK || fails(r, run->request, "name", status);
+}
+
+static uint32_t first_to_end(const struct replay *r) {
+    uint32_t first = 0;
+    for (uint32_t i = 1; i < r->n_running; i++)
+        if (r->running[i].end_ns < r->running[first].end_ns) first = i;
+    return first;
+}
+
+/* The answer of the sequence that ends first. */
+static bool end_first(struct replay *r) {
+    uint32_t at = first_to_end(r);
+    struct running run = r->running[at];
+    const struct trace_request *q = &r->trace.requests[run.request];
+    struct kvd_finish end = { .sequence = run.sequence, .retain = true };
     struct kvd_finished finished = { .revision = 0 };
-    struct kvd_round_result result = scene_round(&r->worker, is->sequence, n, KVD_UNCHANGED);
-    if (result.status != KVD_OK) return fails(r, i, result.message, (enum kvd_status)result.status);
-    enum kvd_status status =
-        full > first ? kvd_name_pages(r->client, is->sequence, chain, first, full - first, &r->error) : KVD_OK;
-    if (status != KVD_OK) return fails(r, i, "name", status);
-    kvd_chain_tail(chain, &end.tail);
-    if ((status = kvd_finish(r->client, &end, &finished, &r->error)) != KVD_OK) return fails(r, i, "finish", status);
-    if (r->policy) kvd_policy_kept(r->policy, use, finished.continuation, n);
+    r->running[at] = r->running[--r->n_running];
+    if (run.end_ns > r->now_ns) r->now_ns = run.end_ns;
+    trace_tokens(&r->trace, run.request, r->tokens);
+    bool fine = !kvd_chain_push(run.chain, r->tokens + q->prompt_tokens, q->output_tokens - 1) &&
+                compute(r, &run, q->prompt_tokens, run.tokens);
+    kvd_chain_tail(run.chain, &end.tail);
+    enum kvd_status status = fine ? kvd_finish(r->client, &end, &finished, &r->error) : KVD_OK;
+    if (status != KVD_OK) fine = fails(r, run.request, "finish", status);
+    if (fine && r->policy) kvd_policy_kept(r->policy, run.use, finished.continuation, run.tokens);
+    kvd_chain_free(run.chain);
+    return fine;
+}
+
+/* Finds and activates; what runs gives room only when it ends. */
+static bool activate(struct replay *r, uint32_t i, struct running *run, struct kvd_activation *want) {
+    struct kvd_activated is;
+    enum kvd_status status;
+    for (;;) {
+        want->from.bits = want->frontier = want->keep = want->n_victims = 0;
+        if (!find_source(r, i, run->chain, want)) return false;
+        if ((status = choose(r, want)) != KVD_RESOURCE_EXHAUSTED || !r->n_running) break;
+        if (!end_first(r)) return false;
+        trace_tokens(&r->trace, i, r->tokens);
+    }
+    if (status != KVD_OK) return fails(r, i, "choose", status);
+    if ((status = kvd_activate(r->client, want, &is, &r->error)) != KVD_OK) return fails(r, i, "activate", status);
+    uint32_t restored = is.restored[0] * KVD_PAGE_TOKENS;
+    run->sequence = is.sequence;
+    run->from = want->from.bits ? want->frontier : 0;
+    r->hit_tokens += run->from;
+    r->host_tokens += restored < run->from ? restored : run->from;
+    if (r->policy && want->from.bits && !want->keep) kvd_policy_gone(r->policy, want->from);
     return true;
+}
+
+static void keep_pace(const struct trace_request *q, double begin) {
+    double left = options.speed > 0 ? begin + (double)q->at_ns / 1e9 / options.speed - e2e_now() : 0;
+    struct timespec pause = { (time_t)left, (long)((left - (double)(time_t)left) * 1e9) };
+    if (left > 0) nanosleep(&pause, NULL);
+}
+
+/* Time goes on to the request, and to a free place: what ends until then ends. */
+static bool wait_for(struct replay *r, const struct trace_request *q) {
+    if (q->at_ns > r->now_ns) {
+        while (r->n_running && r->running[first_to_end(r)].end_ns <= q->at_ns)
+            if (!end_first(r)) return false;
+        r->now_ns = q->at_ns;
+    }
+    return r->n_running < options.active || end_first(r);
 }
 
 static bool serve(struct replay *r, uint32_t i) {
     const struct trace_request *q = &r->trace.requests[i];
-    uint32_t n = q->prompt_tokens + q->output_tokens - 1; /* the last token's KV is not computed */
-    struct kvd_activation want = {
-        .worker = r->session, .prompt_tokens = q->prompt_tokens, .max_output_tokens = q->output_tokens, .ensure[0] = n
-    };
-    struct kvd_activated is;
-    kvd_chain *chain = NULL;
+    struct running run = { .request = i,
+                           .tokens = q->prompt_tokens + q->output_tokens - 1 }; /* the last is not computed */
+    struct kvd_activation want = { .worker = r->session,
+                                   .prompt_tokens = q->prompt_tokens,
+                                   .max_output_tokens = q->output_tokens,
+                                   .ensure[0] = run.tokens };
     static const struct kvd_domain domain = { .model = "replay", .label = "replay" };
+    if (!wait_for(r, q)) return false;
     trace_tokens(&r->trace, i, r->tokens);
-    if (kvd_chain_new(&domain, &chain) || kvd_chain_push(chain, r->tokens, q->prompt_tokens)) return false;
-    want.root = *kvd_chain_root(chain);
-    uint64_t use = r->policy ? kvd_policy_prompt(r->policy, chain, q->prompt_tokens, q->at_ns) : 0;
-    bool fine = find_source(r, i, chain, &want) && choose(r, i, &want);
-    if (fine) {
-        enum kvd_status status = kvd_activate(r->client, &want, &is, &r->error);
-        fine = status == KVD_OK || fails(r, i, "activate", status);
+    if (kvd_chain_new(&domain, &run.chain) || kvd_chain_push(run.chain, r->tokens, q->prompt_tokens)) return false;
+    want.root = *kvd_chain_root(run.chain);
+    run.use = r->policy ? kvd_policy_prompt(r->policy, run.chain, q->prompt_tokens, r->now_ns) : 0;
+    if (!activate(r, i, &run, &want) || !compute(r, &run, run.from, q->prompt_tokens)) {
+        kvd_chain_free(run.chain);
+        return false;
     }
-    if (fine && r->policy && want.from.bits && !want.keep) kvd_policy_gone(r->policy, want.from);
-    r->hit_tokens += fine && want.from.bits ? want.frontier : 0;
-    fine = fine && !kvd_chain_push(chain, r->tokens + q->prompt_tokens, q->output_tokens - 1);
-    fine = fine && run(r, i, use, chain, &is, want.from.bits ? want.frontier : 0);
-    kvd_chain_free(chain);
-    return fine;
+    r->waited += r->now_ns > q->at_ns;
+    r->waited_ns += r->now_ns - q->at_ns;
+    run.end_ns = r->now_ns + (options.active > 1 ? q->output_tokens * TOKEN_NS : 0);
+    r->running[r->n_running++] = run;
+    return true;
 }
 
 enum { TOKEN_BYTES = 32 }; /* of the small model below */
@@ -127,7 +202,7 @@ static bool start(struct replay *r, uint64_t pool_tokens, uint32_t context) {
                                .kv_heads = 1,
                                .head_dim = 8,
                                .max_context = context,
-                               .max_concurrency = 2,
+                               .max_concurrency = options.active + 1,
                                .capacity_tokens = (uint32_t)pool_tokens,
                                .more = more };
     if (!e2e_daemon_start(&r->daemon, &setup) || !puppet_start(&r->worker)) return false;
@@ -136,12 +211,15 @@ static bool start(struct replay *r, uint64_t pool_tokens, uint32_t context) {
     return r->client && r->session.bits && (!options.reuse || kvd_policy_new(&with, &r->policy) == KVD_OK);
 }
 
-static bool replay_all(struct replay *r, uint64_t pool_tokens) {
+static bool replay_all(struct replay *r, uint64_t pool_tokens, double begin) {
     for (uint32_t i = 0; i < r->trace.n; i++) {
         const struct trace_request *q = &r->trace.requests[i];
+        keep_pace(q, begin);
         if ((uint64_t)q->prompt_tokens + q->output_tokens + KVD_PAGE_TOKENS > pool_tokens) r->skipped++;
         else if (!serve(r, i)) return false;
     }
+    while (r->n_running)
+        if (!end_first(r)) return false;
     return true;
 }
 
@@ -157,28 +235,62 @@ static void stop(struct replay *r) {
     e2e_daemon_free(&r->daemon);
     trace_free(&r->trace);
     free(r->tokens);
+    free(r->choose_us);
+}
+
+static int compare_times(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* What kvd itself says: its messages, what moved between the tiers, and what its own record makes of this pool, which
+ * `kvdctl advise` shows. */
+static void report_store(const struct replay *r, uint64_t pool_pages) {
+    struct kvd_stats stats;
+    static struct kvd_reuse reuse;
+    uint64_t found = 0;
+    KVT_EQ(kvd_stats(r->client, &stats, NULL), KVD_OK);
+    KVT_EQ(kvd_describe_reuse(r->client, &reuse, NULL), KVD_OK);
+    for (uint32_t i = 0; i < reuse.n_sizes && reuse.sizes[i].pages <= pool_pages; i++)
+        found = reuse.sizes[i].found_tokens;
+    say("calls", (double)stats.requests / r->trace.n, "messages/request");
+    say("demoted", (double)stats.demoted_bytes / TOKEN_BYTES / r->trace.n, "tokens/request");
+    say("restored", (double)stats.restored_bytes / TOKEN_BYTES / r->trace.n, "tokens/request");
+    say("advise.smaller.hit", 100 * (double)found / (double)r->trace.prompt_tokens, "percent");
+    say("advise.infinite.hit",
+        100 * (double)reuse.sizes[reuse.n_sizes - 1].found_tokens / (double)r->trace.prompt_tokens, "percent");
 }
 
 /* What was found, and what simulated caches find. */
-static void report(const struct replay *r, uint64_t pool_tokens, double seconds) {
+static void report(struct replay *r, uint64_t pool_tokens, double seconds) {
+    qsort(r->choose_us, r->chosen, sizeof *r->choose_us, compare_times);
     double all = (double)r->trace.prompt_tokens / 100;
-    struct simulated lru, best, all_kept;
+    struct simulated lru, answers, best, all_kept;
     uint64_t both = (uint64_t)((double)pool_tokens * (1 + options.arena / options.percent));
     KVT_OK(simulate_blocks(&r->trace, both, SIMULATE_LRU, &lru));
+    KVT_OK(simulate_blocks(&r->trace, both, SIMULATE_LRU_ANSWERS, &answers));
     KVT_OK(simulate_blocks(&r->trace, both, SIMULATE_NEXT_USE, &best));
     KVT_OK(simulate_blocks(&r->trace, UINT64_MAX, SIMULATE_LRU, &all_kept));
     if (!options.path) say("seed", options.seed, "seed");
     say("pool", options.percent, "percent");
     say("arena", options.arena, "percent");
     say(options.reuse ? "reuse.hit" : "lru.hit", (double)r->hit_tokens / all, "percent");
+    say("from_host", (double)r->host_tokens / all, "percent");
     say("blocks.lru.hit", (double)lru.hit_tokens / all, "percent");
+    say("blocks.lru_with_answers.hit", (double)answers.hit_tokens / all, "percent");
     say("blocks.next_use.hit", (double)best.hit_tokens / all, "percent");
     say("blocks.infinite.hit", (double)all_kept.hit_tokens / all, "percent");
     say("requests", r->trace.n - r->skipped, "requests");
     say("skipped", r->skipped, "requests");
     say("time", seconds * 1e6 / r->trace.n, "us/request");
-    say("choose", r->chosen ? (double)r->choose_ns / 1e3 / r->chosen : 0, "us");
-    if (options.check) KVT_TRUE(r->hit_tokens >= lru.hit_tokens && best.hit_tokens >= lru.hit_tokens);
+    say("active", options.active, "sequences");
+    say("waited", r->waited, "requests");
+    say("wait", (double)r->waited_ns / 1e6 / r->trace.n, "ms/request");
+    if (r->chosen) say("choose.p50", r->choose_us[r->chosen / 2], "us");
+    if (r->chosen) say("choose.p99", r->choose_us[r->chosen - 1 - r->chosen / 100], "us");
+    report_store(r, pool_tokens / KVD_PAGE_TOKENS);
+    if (options.check) KVT_TRUE(best.hit_tokens >= lru.hit_tokens && lru.hit_tokens >= answers.hit_tokens);
+    if (options.check && options.active == 1) KVT_TRUE(r->hit_tokens >= lru.hit_tokens);
 }
 
 static void replay_trace(void) {
@@ -197,9 +309,10 @@ static void replay_trace(void) {
     uint64_t pool_tokens = (uint64_t)((double)r->trace.distinct_blocks * r->trace.block_tokens * options.percent / 100);
     uint32_t context = longest + KVD_PAGE_TOKENS < pool_tokens ? longest + KVD_PAGE_TOKENS : (uint32_t)pool_tokens;
     KVT_NEED((r->tokens = malloc((longest + 1) * sizeof *r->tokens)));
+    KVT_NEED((r->choose_us = malloc((2 * (size_t)r->trace.n + 1) * sizeof *r->choose_us)));
     KVT_NEED(start(r, pool_tokens, context));
     double begin = e2e_now();
-    KVT_NEED(replay_all(r, pool_tokens));
+    KVT_NEED(replay_all(r, pool_tokens, begin));
     double seconds = e2e_now() - begin;
     scene_audit(r->client);
     report(r, pool_tokens, seconds);
@@ -212,11 +325,13 @@ static bool read_option(const char *name, const char *value) {
     else if (!strcmp(name, "--seed")) options.seed = (uint32_t)strtoul(value, NULL, 10);
     else if (!strcmp(name, "--requests")) options.requests = (uint32_t)strtoul(value, NULL, 10);
     else if (!strcmp(name, "--pool")) options.percent = strtod(value, NULL);
+    else if (!strcmp(name, "--speed")) options.speed = strtod(value, NULL);
+    else if (!strcmp(name, "--active")) options.active = (uint32_t)strtoul(value, NULL, 10);
     else if (!strcmp(name, "--arena")) options.arena = strtod(value, NULL);
     else if (!strcmp(name, "--policy") && (!strcmp(value, "lru") || !strcmp(value, "reuse")))
         options.reuse = *value == 'r';
     else return false;
-    return true;
+    return options.active >= 1 && options.active <= MOST_ACTIVE;
 }
 
 int main(int argc, char **argv) {

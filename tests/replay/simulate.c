@@ -18,6 +18,7 @@ struct cache {
         uint32_t block;
     } * heap; /* [n_uses] */
     uint64_t n_heap;
+    uint32_t answer; /* the number of the next block of an answer; they come after those of prompts */
 };
 
 static int compare_ids(const void *a, const void *b) {
@@ -91,12 +92,19 @@ static void make_room(struct cache *c) {
 
 /* The head of a prompt goes after its tail: keys rise towards it. */
 static void serve_request(struct cache *c, const struct trace_request *r, uint32_t i, uint64_t first_use,
-                          enum simulate_order order) {
+                          uint32_t block_tokens, enum simulate_order order) {
     for (uint32_t b = r->n_blocks; b-- > 0;) {
         uint64_t depth = b < 0xffffff ? 0xffffff - b : 0;
-        uint64_t when = order == SIMULATE_LRU ? i + UINT64_C(1) : UINT32_MAX - c->next[first_use + b] + UINT64_C(1);
+        uint64_t when =
+            order != SIMULATE_NEXT_USE ? i + UINT64_C(1) : UINT32_MAX - c->next[first_use + b] + UINT64_C(1);
         struct entry e = { when << 24 | depth, c->block[first_use + b] };
         c->used += c->key[e.block] == 0;
+        c->key[e.block] = e.key;
+        push_entry(c, e);
+    }
+    for (uint32_t n = order == SIMULATE_LRU_ANSWERS ? r->output_tokens / block_tokens + 1 : 0; n > 0; n--) {
+        struct entry e = { (i + UINT64_C(1)) << 24, c->answer++ };
+        c->used++;
         c->key[e.block] = e.key;
         push_entry(c, e);
     }
@@ -115,24 +123,29 @@ static uint64_t hit_tokens(const struct cache *c, const struct trace *t, const s
 
 int simulate_blocks(const struct trace *t, uint64_t pool_tokens, enum simulate_order order, struct simulated *ret) {
     struct cache c = { .capacity = pool_tokens / t->block_tokens };
+    uint64_t answers = 0;
     ret->hit_tokens = 0;
-    for (uint32_t i = 0; i < t->n; i++) c.n_uses += t->requests[i].n_blocks;
+    for (uint32_t i = 0; i < t->n; i++) {
+        c.n_uses += t->requests[i].n_blocks;
+        answers += t->requests[i].output_tokens / t->block_tokens + 1;
+    }
     c.ids = malloc((c.n_uses + 1) * sizeof *c.ids);
-    c.key = malloc((c.n_uses + 1) * sizeof *c.key);
+    c.key = calloc(c.n_uses + answers + 1, sizeof *c.key);
     c.next = malloc((c.n_uses + 1) * sizeof *c.next);
     c.block = malloc((c.n_uses + 1) * sizeof *c.block);
-    c.heap = malloc((c.n_uses + 1) * sizeof *c.heap);
+    c.heap = malloc((c.n_uses + answers + 1) * sizeof *c.heap);
     bool fine = c.ids && c.key && c.next && c.block && c.heap;
     if (fine) {
         number_blocks(&c, t);
         find_next(&c, t, pool_tokens);
+        c.answer = (uint32_t)c.n_ids;
     }
     uint64_t use = 0;
     for (uint32_t i = 0; fine && i < t->n; use += t->requests[i++].n_blocks) {
         const struct trace_request *r = &t->requests[i];
         if (!is_served(r, pool_tokens)) continue;
         ret->hit_tokens += hit_tokens(&c, t, r, use);
-        serve_request(&c, r, i, use, order);
+        serve_request(&c, r, i, use, t->block_tokens, order);
     }
     free(c.ids);
     free(c.key);

@@ -9,8 +9,9 @@
 #include "trace.h"
 
 enum simulate_order {
-    SIMULATE_LRU,     /* the least recently used goes */
-    SIMULATE_NEXT_USE /* what is used last from now on goes (Belady 1966) */
+    SIMULATE_LRU,         /* the least recently used goes */
+    SIMULATE_LRU_ANSWERS, /* the same, and it holds answers, too, which are used once, as kvd does */
+    SIMULATE_NEXT_USE     /* what is used last from now on goes (Belady 1966) */
 };
 struct simulated {
     uint64_t hit_tokens;

@@ -34,6 +34,7 @@ from .errors import (
 )
 from .lent import LentPages
 from .names import PAGE_TOKENS, Chain, Domain
+from .reuse import ReusePolicy
 from .sequence import Lease, Sequence
 from .types import (
     Activated,
@@ -100,6 +101,7 @@ __all__ = [
     "Plan",
     "Policy",
     "ResourceExhausted",
+    "ReusePolicy",
     "Role",
     "Root",
     "RoundItem",

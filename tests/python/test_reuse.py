@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The policy in Python beside the one in C: fed with the same prompts at the same times, asked about the same store, both
+make the same choices (Q-2). A choice changes nothing in the store, so each is asked before one of them is followed."""
+
+import ctypes
+import random
+import unittest
+
+import kvd
+from libkvd import H, LIB, Chain, Headers, HEADERS, Libkvd
+from support import KvdCase
+
+POLICY = Headers([HEADERS[0], HEADERS[1], HEADERS[1].replace("kvd.h", "kvd_policy.h")])
+U64 = ctypes.c_uint64
+LIB.kvd_policy_prompt.restype = U64
+SECOND = 10**9
+
+
+class InC:
+    """kvd_policy with the names of kvd.ReusePolicy."""
+
+    def __init__(self, client, demotes, pinned_pages, continuations):
+        options = POLICY.policy_options(demotes=demotes, pinned_pages=pinned_pages, continuations=continuations)
+        self._client, self._policy = client, ctypes.c_void_p()
+        assert LIB.kvd_policy_new(ctypes.byref(options), ctypes.byref(self._policy)) == 0
+
+    def free(self):
+        LIB.kvd_policy_free(self._policy)
+
+    def prompt(self, prompt, now):
+        chain = Chain(kvd.Domain(""))
+        chain.push(prompt)
+        return LIB.kvd_policy_prompt(self._policy, chain.pointer, ctypes.c_size_t(len(prompt)), U64(now))
+
+    def kept(self, use, continuation, tokens):
+        LIB.kvd_policy_kept(self._policy, U64(use), H.continuation(continuation), tokens)
+
+    def gone(self, continuation):
+        LIB.kvd_policy_gone(self._policy, H.continuation(continuation))
+
+    def set(self, continuation, **terms):
+        return LIB.kvd_policy_set(self._policy, H.continuation(continuation), ctypes.byref(POLICY.policy_terms(**terms)))
+
+    def rank(self, now):
+        ranked = (H.continuation * 4096)()
+        return [each.bits for each in ranked[: LIB.kvd_policy_rank(self._policy, U64(now), ranked, 4096)]]
+
+    def choose(self, want, now):
+        made, room = self._client._want(want), (H.victim * 4096)()
+        error = H.error()
+        status = LIB.kvd_policy_choose(self._policy, self._client._client, ctypes.byref(made), room, 4096, U64(now),
+                                       ctypes.byref(error))
+        if status:
+            return status
+        victims = [(v.continuation.bits, v.demote, v.frontier) for v in room[: made.n_victims]]
+        return getattr(made, "from").bits, made.frontier, made.keep, victims
+
+
+class Twins(KvdCase):
+    settings = {"tokens": 64 * 120, "max_context": 64 * 40, "layers": 1, "kv_heads": 1, "head_dim": 16}
+    demotes = False
+
+    def setUp(self):
+        super().setUp()
+        self.client = kvd.connect(self.kvd.socket)
+        self.addCleanup(self.client.close)
+        other = Libkvd(self.kvd.socket)
+        self.addCleanup(other.close)
+        self.in_c = InC(other, self.demotes, 30, 64)
+        self.addCleanup(self.in_c.free)
+        self.in_python = kvd.ReusePolicy(demotes=self.demotes, pinned_pages=30, continuations=64)
+        self.now, self.choices, self.taken = SECOND, 0, 0
+
+    def choose(self, client, want):
+        chosen = self.in_c.choose(want, self.now)
+        try:
+            followed = self.in_python.choose(client, want, self.now)
+        except kvd.Error as error:
+            self.assertEqual(chosen, error.status)
+            raise
+        victims = [tuple(victim) for victim in followed.victims]
+        self.assertEqual((followed.source, followed.frontier, followed.keep, victims), chosen)
+        self.choices += 1
+        self.taken += len(victims)
+        self.want = followed
+        return followed
+
+    def serve(self, prompt):
+        use = self.in_c.prompt(prompt, self.now)
+        self.assertEqual(self.in_python.prompt(kvd.Chain("", prompt), len(prompt), self.now), use)
+        hits = self.client.find(prompt)
+        hit = hits[0] if hits else None
+        keep = hit is not None and hit.usable < hit.frontier * 3 // 4
+        self.want = kvd.Activation(1, 1, source=hit.continuation if hit else 0, keep=keep)
+        try:
+            sequence = self.client.activate(prompt, 2, hit=hit, keep=keep, evict=self.choose)
+        except kvd.ResourceExhausted:
+            return None  # only without what is pinned, say both
+        if self.want.source and not self.want.keep:
+            self.in_c.gone(self.want.source)
+            self.in_python.gone(self.want.source)
+        sequence.step()
+        continuation = sequence.finish()
+        for twin in (self.in_c, self.in_python):
+            twin.kept(use, continuation, len(prompt))
+        return continuation
+
+    def set_terms(self, draw, continuation):
+        terms = {"pinned": draw % 5 == 0, "over": draw % 5 == 1, "back": draw % 5 == 2,
+                 "until_ns": self.now + 60 * SECOND if draw % 2 else 0}
+        try:
+            self.in_python.set(continuation, **terms)
+            status = 0
+        except kvd.Error as error:
+            status = error.status
+        self.assertEqual(self.in_c.set(continuation, **terms), status)
+
+    def test_same_choices(self):
+        draw = random.Random(3)
+        for i in range(260):
+            text = draw.randrange(12) if i % 3 else 1000 + i
+            length = 64 * draw.randrange(1, 34) + draw.randrange(64)
+            common = 64 * 2  # the beginning of all prompts
+            prompt = [k if k < common else text * 10000 + k for k in range(length + common)]
+            continuation = self.serve(prompt)
+            if continuation and i % 9 == 0:
+                self.set_terms(draw.randrange(10), continuation)
+            self.now += draw.randrange(1, 20 * SECOND)
+            if i % 10 == 0:
+                self.assertEqual(self.in_python.rank(self.now), self.in_c.rank(self.now))
+        self.assertGreater(self.choices, 40)
+        self.assertGreater(self.taken, 60)
+
+
+class TwinsWithArena(Twins):
+    settings = {**Twins.settings, "more": "[host]\narena = 1MiB\nscrub = 0\n"}
+    demotes = True
+
+
+if __name__ == "__main__":
+    unittest.main()
