@@ -132,7 +132,9 @@ static bool activate(struct replay *r, uint32_t i, struct running *run, struct k
     struct kvd_activated is;
     enum kvd_status status;
     for (;;) {
-        want->from.bits = want->frontier = want->keep = want->n_victims = 0;
+        want->from.bits = 0;
+        want->frontier = want->n_victims = 0;
+        want->keep = false;
         if (!find_source(r, i, run->chain, want)) return false;
         if ((status = choose(r, want)) != KVD_RESOURCE_EXHAUSTED || !r->n_running) break;
         if (!end_first(r)) return false;
