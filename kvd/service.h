@@ -10,9 +10,9 @@
  *   1. the core mutex (struct service): store, sessions, groups, bundles, events. Held for bounded work without I/O.
  *   2. a connection's mutex (connection.c): its send queue. Never held while calling into the service.
  *   Leaves, taken with nothing else inside: the scratch list's mutex (service.c), the names that came before
- *   (named_before.c), the reuse curve (reuse_curve.c), the listener's mutex (listener.c), the rings' (rings.c), the queue
- *   of checksums (checksum.c), the cold tier's figures (cold_tier.c) and its engine's queue (cold_engine.c), the log's
- *   (log.c), under any other.
+ *   (named_before.c), the reuse curve (reuse_curve.c), the listener's mutex (listener.c), the rings' (rings.c), the
+ * queue of checksums (checksum.c), the cold tier's figures (cold_tier.c) and its engine's queue (cold_engine.c), the
+ * log's (log.c), under any other.
  */
 #ifndef KVD_SERVICE_H
 #define KVD_SERVICE_H
