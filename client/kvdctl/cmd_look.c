@@ -268,8 +268,8 @@ static cJSON *continuation_row(const struct kvd_continuation_info *c) {
     cJSON_AddBoolToObject(o, "moving", c->moving);
     out_put_u64(o, "device_pages", c->device_pages[0]);
     out_put_u64(o, "host_pages", c->host_pages[0]);
-    out_put_u64(o, "backend_device_pages", c->device_pages[1]);
-    out_put_u64(o, "backend_host_pages", c->host_pages[1]);
+    out_put_u64(o, "backend_device_pages", figures_other_pages(c->device_pages));
+    out_put_u64(o, "backend_host_pages", figures_other_pages(c->host_pages));
     out_put_u64(o, "created", c->created);
     out_put_u64(o, "used", c->used);
     put_age(o, c->age_ns);
@@ -277,8 +277,8 @@ static cJSON *continuation_row(const struct kvd_continuation_info *c) {
     figures_duration(o, "idle_text", (double)c->idle_ns / 1e9);
     out_put_u64(o, "pages", c->pages[0]);
     out_put_u64(o, "exclusive_pages", c->exclusive_pages[0]);
-    out_put_u64(o, "backend_pages", c->pages[1]);
-    out_put_u64(o, "backend_exclusive_pages", c->exclusive_pages[1]);
+    out_put_u64(o, "backend_pages", figures_other_pages(c->pages));
+    out_put_u64(o, "backend_exclusive_pages", figures_other_pages(c->exclusive_pages));
     for (uint32_t i = 0; i < KVD_MAX_POOLS; i++) freed += c->exclusive_pages[i] * described.pool[i].page_bytes;
     out_put_bytes(o, "exclusive_bytes", freed);
     return o;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "ctl.h"
+#include "figures.h"
 
 struct verb {
     const char *done; /* "demoted": also the key of what was done */
@@ -23,7 +24,7 @@ static void add_done(const struct verb *verb, cJSON *done, const char *handle, c
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "continuation", handle);
     out_put_u64(o, "pages", moved->pages[0]);
-    out_put_u64(o, "backend_pages", moved->pages[1]);
+    out_put_u64(o, "backend_pages", figures_other_pages(moved->pages));
     out_put_u64(o, "bytes", moved->bytes);
     cJSON_AddItemToArray(done, o);
 }
@@ -68,7 +69,7 @@ static int move_each(struct ctl *ctl, const struct verb *verb, int first) {
     }
     char counts[96] = "";
     if (verb->moves)
-        snprintf(counts, sizeof counts, ": %u pages, %.1f MiB", total.pages[0] + total.pages[1],
+        snprintf(counts, sizeof counts, ": %u pages, %.1f MiB", total.pages[0] + figures_other_pages(total.pages),
                  (double)total.bytes / 1048576);
     out_say(ctl->out, "result", OUT_PLAIN, "%s %d of %d continuation%s%s", verb->done, cJSON_GetArraySize(done), n,
             n == 1 ? "" : "s", counts);

@@ -51,7 +51,7 @@ static void out_of_memory(struct search *s) {
 }
 
 static uint64_t pages_freed(const struct kvd_continuation_info *info) {
-    return (uint64_t)info->exclusive_pages[0] + info->exclusive_pages[1];
+    return (uint64_t)info->exclusive_pages[0] + figures_other_pages(info->exclusive_pages);
 }
 
 static int by_freed(const void *a, const void *b) {

@@ -17,6 +17,12 @@ const char *figures_pool(const struct kvd_store_info *info, uint32_t pool) {
     return pool == 0 ? "main" : pool == 1 ? "second" : pool == 2 ? "third" : "fourth";
 }
 
+uint32_t figures_other_pages(const uint32_t pages[KVD_MAX_POOLS]) {
+    uint32_t sum = 0;
+    for (uint32_t i = 1; i < KVD_MAX_POOLS; i++) sum += pages[i];
+    return sum;
+}
+
 double figures_number(const cJSON *object, const char *key) {
     const cJSON *value = cJSON_GetObjectItemCaseSensitive(object, key);
     if (cJSON_IsString(value)) return strtod(value->valuestring, NULL);

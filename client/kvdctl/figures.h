@@ -13,6 +13,7 @@
 
 /* What the configuration calls it; info NULL: that is not known. */
 const char *figures_pool(const struct kvd_store_info *info, uint32_t pool);
+uint32_t figures_other_pages(const uint32_t pages[KVD_MAX_POOLS]); /* of all pools but main */
 cJSON *figures_daemon(const struct kvd_stats *stats, const struct kvd_store_info *info);
 cJSON *figures_pools(const struct kvd_stats *stats, const struct kvd_store_info *info);
 /* The host arena; all zero where there is none. */
