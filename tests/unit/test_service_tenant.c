@@ -439,10 +439,48 @@ static void users_do_not_meet(void) {
     fx_stop(&fx);
 }
 
+/* GRP-5, CONT-2: what Rounds leave behind a window is its sequence's user's, from when it is found. */
+static void grp_5_rolling_checkpoints_have_their_user(void) {
+    KVT_NEED(start("tenants = uid\n[pool.near]\ngroups = near\nwindow = 100\n[group.near]\nlayers = 1\nkv_heads = 2\n"
+                   "head_dim = 64"));
+    struct fx_peer *ann = user(ANN, KVD_ROLE_SCHEDULER), *bob = user(BOB, KVD_ROLE_SCHEDULER);
+    struct kvd_activation want = { .worker = ann->session,
+                                   .prompt_tokens = 100,
+                                   .max_output_tokens = 900,
+                                   .ensure = { 256, 256 },
+                                   .checkpoint_prompt = true };
+    bool none;
+    KVT_EQ(ask(ann, REQUEST(FRAME_ACTIVATE, .u.activation = want)), KVD_OK);
+    kvd_sequence sequence = r.u.activated.sequence;
+    KVT_EQ(fx_round(ann, sequence, 250, KVD_UNCHANGED, NULL), KVD_OK);
+    KVT_EQ(find(ann, 1, (kvd_continuation){ 0 }, &none), 0);
+    KVT_EQ(listed(ann, FRAME_LIST_CONTINUATIONS), 0);
+    KVT_EQ(ask(ann, REQUEST(FRAME_NAME_PAGES, .u.names = { sequence, 0, 1, &page0 })), KVD_OK);
+    KVT_EQ(find(ann, 1, (kvd_continuation){ 0 }, &none), 1);
+    KVT_EQ(r.u.hits.items[0].usable, 64);
+    KVT_EQ(listed(ann, FRAME_LIST_CONTINUATIONS), 1);
+    KVT_EQ(find(bob, 1, (kvd_continuation){ 0 }, &none), 0);
+    KVT_EQ(listed(bob, FRAME_LIST_CONTINUATIONS), 0);
+    want.checkpoint_every = 100;
+    KVT_EQ(ask(ann, REQUEST(FRAME_ACTIVATE, .u.activation = want)), KVD_INVALID_ARGUMENT);
+    KVT_HAS(r.message, "every 100 tokens is no page boundary");
+    KVT_EQ(fx_finish(ann, sequence), KVD_OK);
+    KVT_EQ(find(ann, 1, (kvd_continuation){ 0 }, &none), 1);
+    KVT_EQ(fx_audit(&fx), 0);
+    fx_peer_free(ann);
+    fx_peer_free(bob);
+    fx_stop(&fx);
+}
+
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = { KVT_CASE(equal_tokens_are_not_found), KVT_CASE(shared_is_shared),
-                                             KVT_CASE(foreign_handles_are_none),   KVT_CASE(every_origin_is_noted),
-                                             KVT_CASE(leases_stay_with_the_user),  KVT_CASE(operators_see_all),
-                                             KVT_CASE(users_do_not_meet),          { 0 } };
+    static const struct kvt_case cases[] = { KVT_CASE(equal_tokens_are_not_found),
+                                             KVT_CASE(shared_is_shared),
+                                             KVT_CASE(foreign_handles_are_none),
+                                             KVT_CASE(every_origin_is_noted),
+                                             KVT_CASE(leases_stay_with_the_user),
+                                             KVT_CASE(operators_see_all),
+                                             KVT_CASE(users_do_not_meet),
+                                             KVT_CASE(grp_5_rolling_checkpoints_have_their_user),
+                                             { 0 } };
     return kvt_main("service_tenant", cases, argc, argv);
 }
