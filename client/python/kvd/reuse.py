@@ -311,7 +311,8 @@ class ReusePolicy:
         """What is known, the least valuable first, without what is pinned."""
         self._now_ns = max(self._now_ns, now_ns)
         self._catalog.advance(self._now_ns)
-        walk, ranked = _Walk(self._catalog, True), []
+        walk = _Walk(self._catalog, True)
+        ranked: List[int] = []
         while True:
             e, _ = walk.step()
             if e is None:
