@@ -8,7 +8,7 @@ target_compile_definitions(kvd_store_mutants PUBLIC KVD_MUTANTS KVD_CRASH_POINTS
 target_link_libraries(kvd_store_mutants PUBLIC kvd_geometry kvd_hostarena_crash PRIVATE kvd_flags)
 
 add_executable(mutant_model_tier test_model_tier.c tier_world.c tier_look.c tier_plan.c tier_ops.c tier_places.c
-               tier_recover.c)
+               tier_recover.c tier_fetch.c)
 target_link_libraries(mutant_model_tier PRIVATE kvt kvd_flags kvd_store_mutants PkgConfig::XXHASH)
 
 foreach(name tier flight space rules checkpoint shorten victims equal find lives live choose import lent read fetch window roll)

@@ -115,6 +115,9 @@ struct world {
     struct store_copy scrub;
     bool reading;
     struct store_piece read;
+    bool fetching; /* continuation `fetched` comes from a third tier; the cursor of its pieces, and of those written */
+    int fetched;
+    uint64_t fetch_cursor, fetch_written, fetches;
     /* inside a step: what the directory would give back at each of its writes */
     bool killing, killing_device, dying;
     uint32_t least[CONTS];    /* frontier that came back at the worst moment */
@@ -186,6 +189,8 @@ void flight_fetch(struct world *w, struct flight *f);
 bool flight_copy(struct world *w, struct flight *f, uint32_t i); /* makes one copy */
 int flight_commit(struct world *w, struct flight *f);
 void flight_abort(struct world *w, struct flight *f);
+/* Of a content, behind its last full page. */
+struct kvd_tail tail_of(const struct world *w, const struct content *c, uint32_t frontier);
 void drain(struct world *w); /* all transitions come to an end */
 typedef int (*attempt_fn)(struct world *w, void *context, struct store_refusal *refusal);
 int sweep(struct world *w, attempt_fn attempt, void *context, struct store_refusal *refusal);
@@ -198,6 +203,9 @@ void op_damage(struct world *w);
 void op_scrub(struct world *w);
 void op_read(struct world *w);
 void damaged(struct world *w, uint64_t replica); /* tells the store, and what must follow */
+
+/* tier_fetch.c */
+void op_fetch(struct world *w);
 
 /* tier_recover.c */
 void op_recover(struct world *w);

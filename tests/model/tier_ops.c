@@ -736,13 +736,16 @@ static void op_name(struct world *w) {
 }
 
 /* Equal where what was written is equal, in all pools: equal tokens have equal KV. */
-static struct kvd_tail make_tail(const struct world *w, const struct tier_seq *s) {
-    uint32_t frontier = s->committed[0];
+struct kvd_tail tail_of(const struct world *w, const struct content *c, uint32_t frontier) {
     struct kvd_tail tail = { .n = frontier % KVD_PAGE_TOKENS };
     for (uint32_t i = 0; i < tail.n; i++)
         for (uint32_t p = 0; p < w->n_pools; p++)
-            tail.tokens[i] = tail.tokens[i] * 0x9E3779B1u + s->c.token[p][frontier - tail.n + i];
+            tail.tokens[i] = tail.tokens[i] * 0x9E3779B1u + c->token[p][frontier - tail.n + i];
     return tail;
+}
+
+static struct kvd_tail make_tail(const struct world *w, const struct tier_seq *s) {
+    return tail_of(w, &s->c, s->committed[0]);
 }
 
 static struct tier_cont *new_cont(struct world *w, const struct tier_seq *s, store_cont handle, uint32_t frontier,
@@ -894,6 +897,7 @@ static const struct {
     { "retention", 1, op_retention }, { "move", 10, op_move },    { "drop", 5, op_drop },
     { "shorten", 3, op_shorten },     { "damage", 1, op_damage }, { "scrub", 2, op_scrub },
     { "recover", 2, op_recover },     { "drain", 1, drain },      { "read", 3, op_read },
+    { "fetch", 6, op_fetch },
 };
 #define N_OPERATIONS (sizeof operations / sizeof *operations)
 

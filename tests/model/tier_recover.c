@@ -245,7 +245,7 @@ static void restart(struct world *w, bool device_lives) {
     w->kvd = w->next;
     w->next = last;
     memset(w->flight, 0, sizeof w->flight);
-    w->scrubbing = w->reading = false;
+    w->scrubbing = w->reading = w->fetching = false;
     memset(w->cont, 0, sizeof w->cont);
     for (uint32_t i = 0, n = 0; i < w->config.max_continuations; i++) {
         const struct cont *cont = &w->kvd.store->conts[i];

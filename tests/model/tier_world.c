@@ -243,7 +243,7 @@ uint64_t fingerprint(const struct world *w) {
                                     store->conts_used,  store->in_flight,       store->slots_used, store->moves_used,
                                     store->host_images, store->demoted,         store->damaged,    store->lost,
                                     store->chunks.used, store->chunks.reserved, store->seq_free,   store->cont_free,
-                                    store->move_free,   store->conts_owned };
+                                    store->move_free,   store->conts_owned,     store->fetching };
     for (uint32_t p = 0; p < store->n_pools; p++) sum = print_pool(store, p, sum);
     sum = print_arena(store, sum);
     for (uint32_t i = 0; i < store->config.max_continuations; i++) {
