@@ -60,7 +60,7 @@ int codec_decode_request(uint16_t type, const uint8_t *body, size_t bytes, struc
     struct codec_pass pass = pass_begin(arena, type_name(type), 0, err, err_bytes);
     const struct codec_map *map = codec_request_map(type);
     if (!map) return refuse_type(&pass, type);
-    ProtobufCMessage *message = NULL;
+    ProtobufCMessage *message;
     int r = unpack_message(&pass, map, body, bytes, &message);
     if (r) return r;
     struct msg_request request;
@@ -89,7 +89,7 @@ int codec_decode_reply(uint16_t type, const uint8_t *body, size_t bytes, struct 
     struct codec_pass pass = pass_begin(arena, type_name(type), 0, err, err_bytes);
     const struct codec_map *map = codec_reply_map(type);
     if (!map) return refuse_type(&pass, type);
-    ProtobufCMessage *message = NULL;
+    ProtobufCMessage *message;
     int r = unpack_message(&pass, map, body, bytes, &message);
     if (r) return r;
     struct msg_reply reply;
@@ -125,7 +125,7 @@ int codec_decode_event(const uint8_t *body, size_t bytes, struct kvd_event *ret_
     struct codec_arena arena;
     codec_arena_fixed(&arena, memory, sizeof memory);
     struct codec_pass pass = pass_begin(&arena, "Event", 0, err, err_bytes);
-    ProtobufCMessage *message = NULL;
+    ProtobufCMessage *message;
     int r = unpack_message(&pass, &codec_event_map, body, bytes, &message);
     if (r) return r;
     struct kvd_event event;

@@ -285,7 +285,7 @@ static const struct key keys[] = {
     { "cold", "find_time", KEY_TIME, FIELD(cold_find_time), SECOND / 1000, SECOND * 60, "5ms", NULL,
       "How long a lookup in the cold tier may take. What the engine has not answered by then is not found." },
     { "cold", "connections", KEY_U32, FIELD(cold_connections), 1, 16, "4", NULL,
-      "Connections to each node that write, each with a thread. As many more read, and two look up." },
+      "Connections to each node that write, each with a thread. As many more read, and one looks up." },
 
     { "http", "listen", KEY_LISTEN, FIELD(http_listen), 0, 0, "none", NULL,
       "Where monitoring is served over HTTP (/metrics for Prometheus, /healthz, /readyz): none, 127.0.0.1:PORT,\n"

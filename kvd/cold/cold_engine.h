@@ -25,7 +25,7 @@ struct cold_engine;
 struct cold_run;
 
 #define COLD_LANES 16u
-#define COLD_PIPELINE 512u /* operations that a lane has under way */
+#define COLD_PIPELINE 1024u /* operations that a lane has under way */
 #define COLD_WORDS 256u
 
 struct cold_engine_config {

@@ -179,7 +179,7 @@ static int put_op(struct cold_wire *wire, const struct cold_op *op) {
     if (op->ask && (cold_wire_begin(wire, 1, 0, deadline) || cold_wire_text(wire, "ASKING", deadline))) return 1;
     if (op->verb == COLD_SET) return put_set(wire, op);
     bool expire = op->verb == COLD_TOUCH && op->ttl_ms;
-    snprintf(ttl, sizeof ttl, "%" PRIu64, op->ttl_ms);
+    if (expire) snprintf(ttl, sizeof ttl, "%" PRIu64, op->ttl_ms);
     return cold_wire_begin(wire, expire ? 3 : 2, op->verb == COLD_GET ? op->into_bytes : 0, deadline) ||
            cold_wire_text(wire, expire ? "PEXPIRE" : names[op->verb], deadline) ||
            cold_wire_text(wire, op->key, deadline) || (expire && cold_wire_text(wire, ttl, deadline));
@@ -303,7 +303,7 @@ void cold_lane_serve(struct cold_lane *lane, struct cold_op *const *ops, uint32_
     for (uint32_t i = 0; i < n; i++) {
         left[i] = ops[i];
         left[i]->ask = false;
-        left[i]->node = lane->slot[cold_slot_of(ops[i]->key, strlen(ops[i]->key))];
+        left[i]->node = lane->clustered ? lane->slot[cold_slot_of(ops[i]->key, strlen(ops[i]->key))] : 0;
     }
     for (uint32_t hop = 0; hop < HOPS && n; hop++) n = serve_hop(lane, left, n);
     if (n) note_fault(lane, false, "it sends a key from node to node more than %u times", HOPS);
