@@ -118,7 +118,7 @@ configure() { # row, tokens, arena
             pools="[pool.near]
 groups = near
 window = 128
-share = 800
+share = 1000
 [group.near]
 layers = 3
 [lease]
