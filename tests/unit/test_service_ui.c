@@ -114,7 +114,7 @@ static void bounded_and_the_first_ones(void) {
     /* Nothing of what is stored, nor of how it is shared. */
     KVT_FALSE(strstr(document, "777000"));
     KVT_FALSE(strstr(document, "tail"));
-    KVT_FALSE(strstr(document, "digest"));
+    KVT_FALSE(strstr(document, "\"digest\":")); /* a cold object may be wrong in its "digest": a label */
     KVT_FALSE(strstr(document, FDPASS_SUFFIX "\""));
     cJSON_Delete(root);
     free(document);
