@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "gate.h"
 #include "redis.h"
 #include "scene.h"
 
@@ -19,6 +20,7 @@ struct host {
 };
 static struct host a, b;
 static struct redis server;
+static struct gate gate;         /* before it, for b */
 static const char *writing = ""; /* more lines of [cold] */
 
 static bool connect_host(struct host *h) {
@@ -35,16 +37,20 @@ static void disconnect_host(struct host *h) {
     h->scheduler = NULL;
 }
 
-static bool open_hosts(struct e2e_setup setup) {
-    static char more[512];
-    server = (struct redis){ 0 };
-    if (!redis_start(&server)) return false;
-    snprintf(more, sizeof more,
-             "[host]\narena = 64MiB\nscrub = 0\n[cold]\naddress = unix:%s\nfind_time = 1s\ntimeout = 1s\n%s",
-             server.socket, writing);
+static bool open_host(struct host *h, struct e2e_setup setup, const char *socket, const char *lines) {
+    char more[512];
+    snprintf(more, sizeof more, "[host]\narena = 64MiB\nscrub = 0\n[cold]\naddress = unix:%s\nfind_time = 1s\n%s",
+             socket, lines);
     setup.more = more;
-    return e2e_daemon_start(&a.daemon, &setup) && connect_host(&a) && e2e_daemon_start(&b.daemon, &setup) &&
-           connect_host(&b);
+    return e2e_daemon_start(&h->daemon, &setup) && connect_host(h);
+}
+
+static bool open_hosts(struct e2e_setup setup) {
+    char lines[128];
+    server = (struct redis){ 0 };
+    snprintf(lines, sizeof lines, "timeout = 1s\n%s", writing);
+    return redis_start(&server) && open_host(&a, setup, server.socket, lines) &&
+           open_host(&b, setup, server.socket, lines);
 }
 
 static void close_hosts(void) {
@@ -52,6 +58,7 @@ static void close_hosts(void) {
     disconnect_host(&b);
     e2e_daemon_free(&a.daemon);
     e2e_daemon_free(&b.daemon);
+    gate_close(&gate);
     redis_free(&server);
 }
 
@@ -192,28 +199,42 @@ static void cold_5_whatever_becomes_of_the_engine(void) {
     close_hosts();
 }
 
+/* A client of its own, which did not use the library before; it loads 3,000 tokens of a text on b. */
+static pid_t start_loader(uint32_t text) {
+    char number[16];
+    snprintf(number, sizeof number, "%u", text);
+    pid_t child = fork();
+    if (child == 0) {
+        execl("/proc/self/exe", "test_e2e_cold", "--load", b.daemon.socket, number, (char *)NULL);
+        _exit(127);
+    }
+    KVT_TRUE(child > 0);
+    return child;
+}
+
+static void kill_loader(pid_t child) {
+    int status;
+    kill(child, SIGKILL);
+    KVT_EQ_I(waitpid(child, &status, 0), child);
+}
+
+static uint64_t loaded_text(uint32_t text) { return e2e_stream(10 + text, 5000, 0); }
+
 /* COLD-3: kvd is killed while a load is under way: nothing of it is in the arena afterwards. */
 static void cold_3_killed_in_a_load(void) {
     if (!KVT_TRUE(open_hosts((struct e2e_setup){ 0 }))) return;
-    uint64_t text = e2e_stream(10, 5000, 0);
+    uint64_t text = loaded_text(0);
     compute(&a, text, 3000);
-    compute(&b, e2e_stream(11, 5000, 0), 100);
+    compute(&b, e2e_stream(30, 5000, 0), 100);
     KVT_TRUE(await_all(&b, text, 3000, false));
     for (int i = 0; i < 3; i++) {
         if (i) kill(server.pid, SIGSTOP); /* once wherever it is, then before the first answer */
-        pid_t child = fork();
-        if (child == 0) { /* a client of its own, which did not use the library before */
-            execl("/proc/self/exe", "test_e2e_cold", "--load", b.daemon.socket, (char *)NULL);
-            _exit(127);
-        }
-        KVT_TRUE(child > 0);
+        pid_t child = start_loader(0);
         struct kvd_stats stats = scene_stats(b.scheduler);
         disconnect_host(&b);
         KVT_EQ_I(e2e_daemon_stop(&b.daemon, SIGKILL), -SIGKILL);
         kill(server.pid, SIGCONT);
-        int status;
-        kill(child, SIGKILL);
-        KVT_EQ_I(waitpid(child, &status, 0), child);
+        kill_loader(child);
         if (!KVT_TRUE(e2e_daemon_restart(&b.daemon) && connect_host(&b))) return;
         scene_audit(b.scheduler);
         struct kvd_stats after = scene_stats(b.scheduler);
@@ -221,6 +242,80 @@ static void cold_3_killed_in_a_load(void) {
         else KVT_TRUE(after.host_pages[0] <= 2 + 47);
     }
     if (await_all(&b, text, 3000, true)) reproduce(&b, text, 3000);
+    close_hosts();
+}
+
+static bool open_hosts_with_gate(void) {
+    struct e2e_setup setup = { 0 };
+    server = (struct redis){ 0 };
+    return redis_start(&server) && gate_open(&gate, &server) && open_host(&a, setup, server.socket, "timeout = 1s\n") &&
+           open_host(&b, setup, gate.socket, "timeout = 60s\nbuffer = 256KiB\nwrite = off\n");
+}
+
+/* A load of which so many values have passed. It has places in the arena and is not committed. */
+static pid_t begin_load(uint32_t text, uint32_t gets, const struct kvd_stats *before) {
+    KVT_TRUE(await_all(&b, loaded_text(text), 3000, false));
+    gate_shut_after(&gate, gets);
+    pid_t child = start_loader(text);
+    KVT_TRUE(e2e_until(gate_holds, &gate, 50, NULL));
+    struct kvd_stats now = scene_stats(b.scheduler);
+    KVT_TRUE(now.host_occupied >= before->host_occupied + UINT64_C(47) * 65536);
+    KVT_EQ(now.sessions, before->sessions + 1);
+    return child;
+}
+
+static void check_nothing_came(const struct kvd_stats *before) {
+    struct kvd_stats now = scene_stats(b.scheduler);
+    scene_audit(b.scheduler);
+    KVT_EQ(now.host_occupied, before->host_occupied);
+    KVT_EQ(now.host_pages[0], before->host_pages[0]);
+    KVT_EQ(now.continuations, before->continuations);
+    KVT_EQ(now.recovered_damaged, 0);
+}
+
+static void load_again(uint32_t text) {
+    if (await_all(&b, loaded_text(text), 3000, true)) reproduce(&b, loaded_text(text), 3000);
+    scene_audit(b.scheduler);
+}
+
+/* COLD-3: kvd is killed between what the lookup found and the first value, and between values: the next one has
+ * nothing of it, and the same load works. */
+static void cold_3_killed_before_a_value(void) {
+    if (!KVT_TRUE(open_hosts_with_gate())) return;
+    compute(&b, e2e_stream(30, 5000, 0), 100);
+    for (uint32_t text = 0; text < 2; text++) {
+        compute(&a, loaded_text(text), 3000);
+        struct kvd_stats before = scene_stats(b.scheduler);
+        pid_t child = begin_load(text, text * 40, &before);
+        disconnect_host(&b);
+        KVT_EQ_I(e2e_daemon_stop(&b.daemon, SIGKILL), -SIGKILL);
+        kill_loader(child);
+        gate_release(&gate);
+        if (!KVT_TRUE(e2e_daemon_restart(&b.daemon) && connect_host(&b))) return;
+        check_nothing_came(&before);
+        load_again(text);
+    }
+    close_hosts();
+}
+
+static bool is_alone(void *sessions) { return scene_stats(b.scheduler).sessions == *(uint32_t *)sessions; }
+
+static bool is_as_before(void *bytes) { return scene_stats(b.scheduler).host_occupied == *(uint64_t *)bytes; }
+
+/* COLD-3: so with who asked. kvd gives back what it had taken, and loads it for the next one. */
+static void cold_3_a_client_dies_before_a_value(void) {
+    if (!KVT_TRUE(open_hosts_with_gate())) return;
+    compute(&b, e2e_stream(30, 5000, 0), 100);
+    for (uint32_t text = 0; text < 2; text++) {
+        compute(&a, loaded_text(text), 3000);
+        struct kvd_stats before = scene_stats(b.scheduler);
+        kill_loader(begin_load(text, text * 40, &before));
+        KVT_TRUE(e2e_until(is_alone, &before.sessions, 50, NULL));
+        gate_release(&gate);
+        KVT_TRUE(e2e_until(is_as_before, &before.host_occupied, 60 * E2E_SLOW, NULL));
+        check_nothing_came(&before);
+        load_again(text);
+    }
     close_hosts();
 }
 
@@ -263,11 +358,11 @@ static void cold_1_killed_in_a_write(void) {
     close_hosts();
 }
 
-static int load_alone(const char *socket) {
+static int load_alone(const char *socket, const char *text) {
     const struct kvd_connect_options options = {
         .struct_size = sizeof options, .socket = socket, .role = KVD_ROLE_ADMIN, .name = "loader"
     };
-    struct question q = { .host = &b, .seed = e2e_stream(10, 5000, 0), .n = 3000, .load = true };
+    struct question q = { .host = &b, .seed = loaded_text((uint32_t)strtoul(text, NULL, 10)), .n = 3000, .load = true };
     return kvd_connect(&options, &b.scheduler, NULL) != KVD_OK || ask_kvd(&q, NULL) != KVD_OK;
 }
 
@@ -276,8 +371,10 @@ int main(int argc, char **argv) {
                                              KVT_CASE(cold_6_in_parts),
                                              KVT_CASE(cold_5_whatever_becomes_of_the_engine),
                                              KVT_CASE(cold_3_killed_in_a_load),
+                                             KVT_CASE(cold_3_killed_before_a_value),
+                                             KVT_CASE(cold_3_a_client_dies_before_a_value),
                                              KVT_CASE(cold_1_killed_in_a_write),
                                              { 0 } };
-    if (argc == 3 && strcmp(argv[1], "--load") == 0) return load_alone(argv[2]);
+    if (argc == 4 && strcmp(argv[1], "--load") == 0) return load_alone(argv[2], argv[3]);
     return kvt_main("e2e_cold", cases, argc, argv);
 }

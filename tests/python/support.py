@@ -63,6 +63,18 @@ def until(check, seconds=20.0):
         os.sched_yield()
 
 
+def freeze(process):
+    """Returns when all of its threads are stopped."""
+    tasks = f"/proc/{process.pid}/task"
+    process.send_signal(signal.SIGSTOP)
+
+    def is_stopped(task):
+        with open(f"{tasks}/{task}/stat") as file:
+            return file.read().rpartition(") ")[2][0] == "T"
+
+    assert until(lambda: all(map(is_stopped, os.listdir(tasks))))
+
+
 class Kvd:
     def __init__(self, **settings):
         self.dir = tempfile.mkdtemp(prefix="kvd-python-")
@@ -118,15 +130,7 @@ class Kvd:
         return status
 
     def freeze(self):
-        """Returns when all of its threads are stopped."""
-        tasks = f"/proc/{self.process.pid}/task"
-        self.process.send_signal(signal.SIGSTOP)
-
-        def is_stopped(task):
-            with open(f"{tasks}/{task}/stat") as file:
-                return file.read().rpartition(") ")[2][0] == "T"
-
-        assert until(lambda: all(map(is_stopped, os.listdir(tasks))))
+        freeze(self.process)
 
     def thaw(self):
         self.process.send_signal(signal.SIGCONT)

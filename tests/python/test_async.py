@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client in an event loop."""
+"""The client in an event loop, and what waits for an engine behind kvd: the cold tier, with and without a loop."""
 
 import asyncio
 import gc
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
 import time
 import unittest
 
 import kvd
 from proxy import Proxy
-from support import KvdCase, tokens, until
+from support import KvdCase, freeze, tokens, until
 
 
 class Async(KvdCase):
@@ -114,6 +119,100 @@ class Async(KvdCase):
                     self.assertEqual(await client.find_async([1, 2]), [])
 
                 asyncio.run(main())
+
+    def test_without_a_cold_tier(self):
+        async def refused(client):
+            for ask in (client.find_cold_async, client.load_cold_async):
+                with self.assertRaises(kvd.FailedPrecondition) as caught:
+                    await ask([1] * 100)
+                self.assertIn("[cold]", caught.exception.message)
+
+        self.run_in_loop(refused)
+
+
+@unittest.skipIf(shutil.which("redis-server") is None, "redis-server is not installed (apt install redis-server)")
+class Cold(KvdCase):
+    """A prompt of 200 tokens that a redis-server has and the arena has not (COLD-2, COLD-6)."""
+
+    def setUp(self):
+        folder = tempfile.mkdtemp(prefix="kvd-redis-")
+        self.addCleanup(shutil.rmtree, folder)
+        path = os.path.join(folder, "s")
+        options = f"--port 0 --unixsocket {path} --dir {folder} --logfile log --appendonly no --save".split()
+        self.redis = subprocess.Popen(["redis-server", *options, ""], stdin=subprocess.DEVNULL)
+        self.addCleanup(self._end_redis)
+        self.assertTrue(until(lambda: os.path.exists(path)))
+        lines = f"[host]\narena = 16MiB\nscrub = 0\n[cold]\naddress = unix:{path}\ntimeout = 20s\nfind_time = 20s\n"
+        self.settings = {"more": lines}
+        super().setUp()
+        self.prompt = tokens(7, 200)
+        self.client = kvd.connect(self.kvd.socket, timeout=60)
+        self.addCleanup(self.client.close)
+        self._write()
+
+    def _end_redis(self):
+        self.redis.kill()
+        self.redis.wait()
+
+    def _write(self):
+        """Computed, kept, demoted, written, released."""
+        sequence = self.client.activate(self.prompt, 10, hit=None)
+        sequence.step()
+        kept = sequence.finish()
+        self.client.demote(kept)
+        self.assertTrue(until(lambda: self.client.cold_tier().continuations == 1))
+        self.client.release(kept)
+        self.assertEqual(self.client.find(self.prompt + [1]), [])
+        self.assertTrue(until(lambda: self.client.find_cold(self.prompt, until=200).frontier == 200))
+
+    def check_restored(self, found):
+        self.assertEqual(found.frontier, 200)
+        hit = self.client.find(self.prompt + [1])[0]
+        self.assertEqual((hit.continuation, hit.usable, hit.live), (found.continuation, 200, False))
+        before = self.client.stats().restored_pages
+        sequence = self.client.activate(self.prompt + [1], 10, hit=hit)
+        self.assertEqual((sequence.committed, self.client.stats().restored_pages - before), (200, 4))
+        sequence.finish(retain=False)
+
+    def test_find_and_load(self):
+        there = self.client.find_cold(self.prompt, until=200)
+        self.assertEqual((there.continuation, there.frontier), (None, 200))
+        part = self.client.load_cold(self.prompt, until=128, retention=3)
+        self.assertEqual((part.frontier, self.client.continuations()[0].retention), (128, 3))
+        hit = self.client.find(self.prompt)[0]
+        behind = self.client.find_cold(self.prompt, behind=hit, until=200)
+        rest = self.client.load_cold(self.prompt, behind=hit, until=200)
+        self.assertEqual((rest.n_bytes, part.n_bytes + rest.n_bytes), (behind.n_bytes, there.n_bytes))
+        self.check_restored(rest)
+        again = self.client.load_cold(self.prompt, until=200)
+        self.assertEqual(again.continuation, rest.continuation, "twice is once")
+        other = self.client.load_cold(tokens(8, 200))
+        self.assertEqual((other.continuation, other.frontier, other.n_bytes), (None, 0, 0))
+        with self.assertRaises(kvd.InvalidArgument):
+            self.client.find_cold(self.prompt, behind=hit, until=128)
+
+    def test_in_a_loop(self):
+        async def main():
+            async with kvd.connect(self.kvd.socket, timeout=60) as client:
+                there = await client.find_cold_async(self.prompt, until=200)
+                freeze(self.redis)
+                waiting = asyncio.ensure_future(client.load_cold_async(self.prompt, until=200))
+                self.assertEqual(await client.find_async(self.prompt), [], "others do not wait for the engine")
+                self.assertFalse(waiting.done())
+                self.redis.send_signal(signal.SIGCONT)
+                found = await waiting
+                self.assertEqual((found.frontier, found.n_bytes), (200, there.n_bytes))
+                return found
+
+        self.check_restored(asyncio.run(main()))
+
+    def test_a_deadline(self):
+        freeze(self.redis)
+        with self.assertRaises(kvd.DeadlineExceeded):
+            self.client.load_cold(self.prompt, until=200, timeout=0.2)
+        self.redis.send_signal(signal.SIGCONT)
+        self.assertTrue(until(lambda: self.client.find(self.prompt + [1])), "it goes on")
+        self.check_restored(self.client.load_cold(self.prompt, until=200))
 
 
 if __name__ == "__main__":
