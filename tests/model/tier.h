@@ -211,6 +211,9 @@ void op_fetch(struct world *w);
 void op_recover(struct world *w);
 void kill_begin(struct world *w); /* from now on every write of the directory is a place to die */
 void kill_end(struct world *w);
+/* A call of a step that makes several has ended: each is judged by itself. What a Round commits without a name may be
+ * nobody's until the next call names it, and a window has left what the names before read (GRP-2, SRV-5). */
+void kill_between(struct world *w);
 uint32_t expected_frontier(const struct world *w, const struct store *store, const struct cont *cont,
                            bool device_lives);
 

@@ -638,6 +638,7 @@ static void commit_to(struct world *w, struct tier_seq *s, const uint32_t to[POO
         s->committed[p] = to[p];
         s->written[p] = min_u32(s->written[p], seq->space[p].count * KVD_PAGE_TOKENS); /* trimmed */
     }
+    kill_between(w);
 }
 
 static void op_round(struct world *w) {
@@ -705,6 +706,7 @@ static void name_all(struct world *w, struct tier_seq *s) {
                                 (const uint8_t(*)[32])s->c.chain[seq->named], &refusal);
     if (code) fail(w, "names refused: %d", code);
     see_rolling(w, s);
+    kill_between(w);
 }
 
 /* All pools at one frontier, an image of it, names: what a continuation needs. False: it cannot be now. */

@@ -329,14 +329,14 @@ void kill_begin(struct world *w) {
     crash_hook(at_a_write, w);
 }
 
-/* What lived through the step was there at every moment, as far as it was before and after. */
-void kill_end(struct world *w) {
+/* What lived through the call was there at every moment, as far as it was before and after. */
+static void judge_kills(struct world *w) {
     w->killing = false;
     crash_hook(NULL, NULL);
     for (int i = 0; i < CONTS && !w->failed; i++) {
         if (!w->cont[i].used || !w->watched[i] || w->cont[i].handle.bits != w->watched[i]) continue;
-        uint32_t after =
-            expected_frontier(w, w->kvd.store, cont_find(w->kvd.store, w->cont[i].handle), w->killing_device);
+        const struct cont *cont = cont_find(w->kvd.store, w->cont[i].handle);
+        uint32_t after = cont ? expected_frontier(w, w->kvd.store, cont, w->killing_device) : 0;
         if (w->least[i] < min_u32(w->expected[i], after))
             fail(w, "killed in this step, cont %d would come back at %u; before it was %u, after it %u", i, w->least[i],
                  w->expected[i], after);
@@ -349,5 +349,15 @@ void kill_end(struct world *w) {
             fail(w, "killed in this step, seq %d would come back at %u; before it was %u, after it %u", i,
                  w->least_seq[i], w->expected_seq[i], after);
     }
+}
+
+void kill_end(struct world *w) {
+    judge_kills(w);
     w->killing_device = chance(w, 50);
+}
+
+void kill_between(struct world *w) {
+    if (!w->killing) return;
+    judge_kills(w);
+    kill_begin(w);
 }
