@@ -112,6 +112,14 @@ void record_cont_drop(struct store *store, const struct cont *cont) {
         directory_bundle_drop(store->directory, DIRECTORY_CONTINUATION, (uint32_t)(cont - store->conts));
 }
 
+/* GRP-4: not, where a window has left what the common frontier reads. Who holds those pages now may write in them, and
+ * the records of the later ones still name them. */
+static bool holds_common(const struct store *store, const struct seq *seq, const uint32_t frontier[KVD_MAX_POOLS]) {
+    uint32_t common = frontier[0];
+    for (uint32_t p = 1; p < store->n_pools; p++) common = min_u32(common, frontier[p]);
+    return windows_hold(store, seq->space, common) || MUTANT(torn_sequence_is_recorded);
+}
+
 void record_seq_at(struct store *store, struct seq *seq, const uint32_t frontier[KVD_MAX_POOLS]) {
     if (!store->directory) return;
     bool image = store->config.has_state && seq->state_frontier != KVD_NONE && seq->state_frontier == frontier[0];
@@ -121,7 +129,7 @@ void record_seq_at(struct store *store, struct seq *seq, const uint32_t frontier
                                        .tag = seq->tag,
                                        .state_slot = image ? seq->state_slot : DIRECTORY_NONE,
                                        .state_frontier = image ? seq->state_frontier : 0 };
-    if (frontier[0] == 0) {
+    if (frontier[0] == 0 || !holds_common(store, seq, frontier)) {
         record_seq_drop(store, seq);
         return;
     }

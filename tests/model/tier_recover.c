@@ -44,8 +44,8 @@ uint32_t expected_frontier(const struct world *w, const struct store *store, con
     return f == cont->frontier && image ? f : 0;
 }
 
-/* A sequence whose pools stand so far apart that a window has left what the common frontier reads. The next kvd may
- * find those pages where a continuation holds them, and then it comes back. */
+/* GRP-4: a sequence whose pools stand so far apart that a window has left what the common frontier reads. It does not
+ * come back, whoever holds those pages now. */
 static bool is_torn(const struct world *w, const struct store *store, const struct tier_seq *s) {
     const struct seq *seq = seq_find(store, s->handle);
     uint32_t f = UINT32_MAX;
@@ -214,7 +214,7 @@ static void check_all_back(struct world *w, const struct back *back, bool device
     }
     for (int i = 0; i < SEQS && !w->failed; i++) {
         uint32_t want = w->seq[i].used ? expected_of_seq(w, store, &w->seq[i], device_lives) : 0;
-        if (back->seq[i] != want && !is_torn(w, store, &w->seq[i])) /* FIT-2: there is a descriptor for each */
+        if (back->seq[i] != want) /* FIT-2: there is a descriptor for each */
             fail(w, "seq %d came back at %u, it has places up to %u", i, back->seq[i], want);
     }
 }

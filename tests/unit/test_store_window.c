@@ -4,6 +4,7 @@
  * (GRP-2, GRP-3, GRP-4, GRP-6). The window has 128 tokens and the step 64, so that 4 pages suffice however long it
  * runs.
  */
+#include "directory.h"
 #include "store_fixture.h"
 
 #define STRIDE 1024u
@@ -272,6 +273,48 @@ static void grp_4_a_torn_sequence_is_released(void) {
     }
 }
 
+/* GRP-4, CONT-3: nor does the next kvd bring it back, from pages that another has written in since. */
+static void grp_4_a_torn_sequence_is_not_recovered(void) {
+    struct fix fix;
+    struct store_config config = window_config(128, 0, 12);
+    struct directory_limits limits;
+    struct directory *directory;
+    struct store_recovered recovered;
+    struct store_round_result result;
+    config.recorded = true;
+    fix_open(&fix, &config);
+    store_directory_limits(fix.store, &limits);
+    void *tables = aligned_alloc(4096, (directory_bytes(&limits) + 4095) / 4096 * 4096);
+    void *handle = malloc(directory_handle_bytes());
+    directory_format(tables, &limits, 1);
+    KVT_OK(directory_open(handle, tables, &limits, 1, &directory));
+    store_set_directory(fix.store, directory);
+    store_seq seq = fix_activate(&fix, fix_root(100, 1900, 0), NULL);
+    run_to(&fix, seq, 128, 1);
+    store_cont cont = fix_checkpoint(&fix, seq, 128);
+    for (uint32_t at = 192; at <= 256; at += 64) { /* the window's pool alone */
+        struct store_round_item item = fix_item(seq);
+        item.pool[1].ensure = at;
+        fix_apply(&fix, &item, &result);
+        item = fix_item(seq);
+        item.pool[1].commit = at;
+        fix_apply(&fix, &item, &result);
+        KVT_OK(result.refusal.code);
+    }
+    store_seq other = fix_activate(&fix, fix_from(cont, false, 100, 200, 100), NULL);
+    KVT_EQ_STR(fix_ids(&fix, other, 1), "0 1"); /* its tail goes on in the same page */
+    KVT_TRUE(fix_fill(&fix, other, 128, 2));
+    fix_close(&fix);
+    fix_open(&fix, &config);
+    store_recover(fix.store, directory, true, &recovered);
+    KVT_EQ(recovered.damaged, 0);
+    KVT_EQ(recovered.continuations, 1);
+    KVT_TRUE(fix_audit(&fix));
+    fix_close(&fix);
+    free(handle);
+    free(tables);
+}
+
 /* GRP-6: what moves for a host hit is the window. */
 static void grp_6_a_host_hit_moves_the_window(void) {
     struct fix fix;
@@ -348,6 +391,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(grp_4_a_tail_before_what_matches_further),
                                              KVT_CASE(grp_4_a_chunk_begins_with_nothing),
                                              KVT_CASE(grp_4_a_torn_sequence_is_released),
+                                             KVT_CASE(grp_4_a_torn_sequence_is_not_recovered),
                                              KVT_CASE(grp_6_a_host_hit_moves_the_window),
                                              KVT_CASE(grp_3_a_day_leaves_no_page),
                                              KVT_CASE(wrong_windows),
