@@ -157,12 +157,27 @@ static void see_live(struct run *r, const struct kvd_continuation_info *info) {
     }
 }
 
+/* GRP-5: one that was taken and named in the last Round, and stood for another's (FIT-5) before its end, was in no list
+ * of its sequence's own: its handle comes to light here. */
+static int find_listed(struct run *r, const struct kvd_continuation_info *info) {
+    store_cont handle = store_cont_of(info->continuation);
+    int k = model_find_cont(&r->model, handle);
+    for (int c = 0; k < 0 && c < MODEL_CONTS; c++) {
+        struct model_cont *m = &r->model.cont[c];
+        bool unknown = m->used && m->published && m->rolls == 0 && m->handle.bits >= UINT64_MAX - r->model.births;
+        if (!unknown || m->frontier != info->frontier || m->domain != info->root.digest.bytes[0]) continue;
+        m->handle = handle;
+        k = c;
+    }
+    return k;
+}
+
 static void see_cont(struct run *r, const struct kvd_continuation_info *info) {
     if (info->live) {
         see_live(r, info);
         return;
     }
-    int k = model_find_cont(&r->model, store_cont_of(info->continuation));
+    int k = find_listed(r, info);
     if (k < 0 || !r->model.cont[k].published) {
         fail(r, "a continuation is listed that is not there (CONT-1)");
         return;
