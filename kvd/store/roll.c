@@ -42,18 +42,23 @@ void roll_begin(const struct store *store, struct seq *seq, const struct store_a
 
 /* ---- at a Round ---- */
 
-/* The list without those that are its own no more. Returns the oldest that may go. */
+/* The list without those that are its own no more. Returns who goes for a newer one: the oldest that may, but the last
+ * one that is found only where no other may. The newer ones may end without a name, by a death or a kill. */
 static struct cont *sort_out(const struct store *store, struct seq *seq) {
-    uint32_t n = 0;
-    struct cont *oldest = NULL;
+    uint32_t n = 0, found = 0;
+    struct cont *oldest = NULL, *waits = NULL;
     for (uint32_t i = 0; i < seq->n_rolled; i++) {
         struct cont *cont = own_at(store, seq, i);
         if (!cont) continue;
-        if (may_go(cont) && (!oldest || MUTANT(rolling_newest_goes))) oldest = cont;
         seq->rolled[n++] = seq->rolled[i];
+        found += cont->published;
+        if (!may_go(cont)) continue;
+        if (!oldest || MUTANT(rolling_newest_goes)) oldest = cont;
+        if (!waits && !cont->published) waits = cont;
     }
     seq->n_rolled = n;
-    return oldest;
+    bool last = oldest && oldest->published && found == 1;
+    return last && waits && !MUTANT(last_found_one_goes) ? waits : oldest;
 }
 
 static void forget(struct seq *seq, store_cont handle) {

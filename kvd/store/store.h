@@ -522,8 +522,9 @@ struct store_round_result {
  * taken before anything behind a window goes. With state images that takes an item whose commits end at the boundary
  * and whose state_frontier says that the slot has the image of it. It waits, and no request can name it, until all its
  * pages have names (and the image is copied): then it is found. Where the sequence has max_rolling of its own already,
- * the oldest that nobody uses goes for it. What lacks a descriptor, a page, a slot or membership is skipped and
- * counted, and the item is applied all the same. Its own checkpoints stop no truncation: those that lie behind it go.
+ * the oldest that nobody uses goes for it; the last one that is found goes only where no other may. What lacks a
+ * descriptor, a page, a slot or membership is skipped and counted, and the item is applied all the same. Its own
+ * checkpoints stop no truncation: those that lie behind it go.
  */
 struct store_rolling {
     store_cont cont;

@@ -96,14 +96,27 @@ static bool is_named(const struct model *m, const struct model_cont *c) {
     return model_named(m, &c->sp, full) == full;
 }
 
+/* -1: nobody may go. */
+static int who_goes(const struct model *m, const int own[MODEL_CONTS], uint32_t n) {
+    int oldest = -1;
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < n; i++) found += m->cont[own[i]].published;
+    for (uint32_t i = 0; i < n; i++) {
+        bool last = m->cont[own[i]].published && found == 1;
+        if (!model_may_supersede(m, own[i])) continue;
+        if (!last) return own[i]; /* before it there is at most the last one that is found */
+        oldest = own[i];
+    }
+    return oldest;
+}
+
 static bool take(struct model *m, int k, uint32_t f, const struct model_rolling *how) {
     struct model_seq *s = &m->seq[k];
     int own[MODEL_CONTS], victim = -1;
     uint32_t n = model_rolled(m, k, own), listed = 0;
     while (listed < how->n && how->got[listed].frontier != f) listed++;
     if ((m->config.has_state && how->image != f) || !model_holds(m, &s->sp, f)) return false;
-    for (uint32_t i = 0; n >= m->config.max_rolling && i < n && victim < 0; i++)
-        if (model_may_supersede(m, own[i])) victim = own[i];
+    if (n >= m->config.max_rolling) victim = who_goes(m, own, n);
     if (n >= m->config.max_rolling && victim < 0) return false;
     if (!suffices(m, s, f, victim) || (how->unsure && listed == how->n)) return false;
     if (victim >= 0) model_drop_cont(m, victim);

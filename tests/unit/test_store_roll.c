@@ -154,6 +154,36 @@ static void grp_5_the_oldest_goes(void) {
     fix_close(&fix);
 }
 
+/* GRP-5: who dies between Rounds and their names leaves what was found before, as long as no newer one is found. */
+static void grp_5_the_last_found_one_outlasts_the_nameless(void) {
+    struct fix fix;
+    struct kvd_pool_view rows[KVD_MAX_POOLS];
+    store_cont cont;
+    for (uint32_t most = 1; most <= 2; most++) {
+        struct store_config config = roll_config(most);
+        fix_open(&fix, &config);
+        store_seq seq = begin(&fix, 100, 64, false);
+        run_to(&fix, seq, 130, 1);
+        KVT_EQ_STR(rolled(&fix, seq), most == 1 ? "128+" : "64+ 128+");
+        KVT_OK(commit_to(&fix, seq, 192));
+        KVT_EQ_STR(rolled(&fix, seq), most == 1 ? "192-" : "128+ 192-");
+        KVT_OK(commit_to(&fix, seq, 384)); /* passes more than there may be */
+        KVT_EQ_STR(rolled(&fix, seq), most == 1 ? "384-" : "128+ 384-");
+        KVT_EQ(usable_of(&fix, 6, 1), most == 1 ? 0 : 128);
+        if (most == 2) { /* named, they go in their order again */
+            run_to(&fix, seq, 390, 1);
+            KVT_EQ_STR(rolled(&fix, seq), "128+ 384+");
+            run_to(&fix, seq, 450, 1);
+            KVT_EQ_STR(rolled(&fix, seq), "384+ 448+");
+            KVT_OK(commit_to(&fix, seq, 640));
+            KVT_EQ_STR(rolled(&fix, seq), "448+ 640-");
+        }
+        KVT_OK(store_end(fix.store, seq, &cont, rows, &fix.refusal));
+        KVT_EQ(usable_of(&fix, 10, 1), most == 1 ? 0 : 448);
+        fix_close(&fix);
+    }
+}
+
 /* GRP-5: whose retention somebody has set, and one that stands for another's (FIT-5), is not superseded. */
 static void grp_5_kept_by_word(void) {
     struct fix fix;
@@ -409,6 +439,7 @@ int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(grp_5_found_at_once),
                                              KVT_CASE(grp_5_at_the_end_of_the_prompt),
                                              KVT_CASE(grp_5_the_oldest_goes),
+                                             KVT_CASE(grp_5_the_last_found_one_outlasts_the_nameless),
                                              KVT_CASE(grp_5_kept_by_word),
                                              KVT_CASE(grp_5_a_truncation_takes_them_along),
                                              KVT_CASE(grp_5_a_round_never_fails_for_it),
