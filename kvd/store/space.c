@@ -119,6 +119,28 @@ void space_drop(struct store *store, uint32_t pool_index, struct space *space, u
     store->chunks.reserved += freed;
 }
 
+bool window_pass(struct store *store, uint32_t p, struct space *space, uint32_t base, int32_t *row) {
+    struct pool *pool = &store->pool[p];
+    struct pool_batch batch = { pool, 0, 0 };
+    uint32_t n, returned = 0;
+    for (uint32_t i = space->base; i < base; i += n) {
+        uint32_t *run = space_run(store, space, i, &n);
+        n = min_u32(n, base - i);
+        for (uint32_t k = 0; k < n; k++) {
+            returned += page_is_own(&pool->pages[run[k]]) && !MUTANT(passed_page_is_nobodys);
+            page_unref(store, &batch, run[k], true);
+            run[k] = KVD_NONE;
+            if (row) row[i + k] = -1;
+        }
+    }
+    pool_flush(&batch);
+    bool others = space->base + returned < base;
+    space->base = max_u32(space->base, base);
+    pool->reserved += returned;
+    space->reserved += returned;
+    return others;
+}
+
 void space_commit(struct store *store, uint32_t pool, struct space *space, uint32_t frontier) {
     uint32_t first = min_u32(space->committed, frontier) / KVD_PAGE_TOKENS, n;
     uint32_t end = pages_of(max_u32(space->committed, frontier));

@@ -520,6 +520,9 @@ void space_map(struct store *store, uint32_t pool, struct space *space, uint32_t
 /* Drops pages from count on: to the reservation (keep_reserved) or to available. row may be NULL. */
 void space_drop(struct store *store, uint32_t pool, struct space *space, uint32_t count, bool active,
                 bool keep_reserved, int32_t *row);
+/* GRP-2: a running sequence gives back its pages before `base`: what it alone holds to its reservation. row may be
+ * NULL. True: others hold some of them. */
+bool window_pass(struct store *store, uint32_t pool, struct space *space, uint32_t base, int32_t *row);
 void space_commit(struct store *store, uint32_t pool, struct space *space, uint32_t frontier);
 /* Its pages are lent no more. */
 void space_end_lending(struct store *store, uint32_t pool, const struct space *space);
@@ -555,9 +558,6 @@ struct blocks {
 };
 uint32_t window_needs(const struct store *store, uint32_t pool, const struct space *space, uint32_t count,
                       uint32_t reach, struct blocks others);
-/* A running sequence gives back its pages before `base`: what it alone holds to its reservation. row may be NULL. True:
- * others hold some of them. */
-bool window_pass(struct store *store, uint32_t pool, struct space *space, uint32_t base, int32_t *row);
 
 /* ---- row.c ---- */
 

@@ -69,25 +69,3 @@ uint32_t window_needs(const struct store *store, uint32_t p, const struct space 
     }
     return min_u32(base + bound, reach) - count - returns;
 }
-
-bool window_pass(struct store *store, uint32_t p, struct space *space, uint32_t base, int32_t *row) {
-    struct pool *pool = &store->pool[p];
-    struct pool_batch batch = { pool, 0, 0 };
-    uint32_t n, returned = 0;
-    for (uint32_t i = space->base; i < base; i += n) {
-        uint32_t *run = space_run(store, space, i, &n);
-        n = min_u32(n, base - i);
-        for (uint32_t k = 0; k < n; k++) {
-            returned += page_is_own(&pool->pages[run[k]]) && !MUTANT(passed_page_is_nobodys);
-            page_unref(store, &batch, run[k], true);
-            run[k] = KVD_NONE;
-            if (row) row[i + k] = -1;
-        }
-    }
-    pool_flush(&batch);
-    bool others = space->base + returned < base;
-    space->base = max_u32(space->base, base);
-    pool->reserved += returned;
-    space->reserved += returned;
-    return others;
-}
