@@ -321,7 +321,6 @@ bool cold_lane_try(struct cold_lane *lane, uint64_t deadline) {
 }
 
 void cold_lane_init(struct cold_lane *lane, const struct cold_engine_config *config, int stop_fd) {
-    memset(lane, 0, sizeof *lane);
     lane->config = config;
     lane->stop_fd = stop_fd;
     (void)find_node(lane, &config->address);

@@ -32,6 +32,7 @@ struct cold_lane {
     uint64_t connections;
 };
 
+/* Zeros before, of which it touches what it needs: most of it is for nodes of a cluster. */
 void cold_lane_init(struct cold_lane *lane, const struct cold_engine_config *config, int stop_fd);
 void cold_lane_close(struct cold_lane *lane);
 /* Whether the engine answers. */

@@ -6,6 +6,9 @@
  *     threads with a connection each, values thrown away
  *   cold.write, cold.set MB/s: what was demoted, written; SET of as many bytes, 4 threads
  *   cold.*.ratio: how many times the bare program's speed
+ *   cold.activate.p50, .p99 us: an activation of 1,000 tokens that finds nothing cold; .ratio: over a kvd without
+ * [cold] cold.memory MB: private memory that [cold] takes, after writes and loads; .ratio: over twice [cold] buffer
+ *   cold.load_10k.PROFILE ms: LoadCold of 157 pages (10,048 tokens) of 16 layers, 4 KV heads, head_dim 256
  * The best of several runs of each, by turns. The threads of kvd, of the program and of redis-server share the
  * processors.
  */
@@ -15,6 +18,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "clock.h"
 #include "cold_reader.h"
@@ -28,6 +33,10 @@
 #define HEADS 2u
 #define RUNS 9
 #define THREADS 4u
+#define LONG_PAGES 157u
+#define LONG_HEADS 4u
+#define ACTIVATIONS 5000        /* of a run */
+#define BUFFER (16.0 * 1048576) /* that of COLD */
 
 static struct fx fx;
 static struct fx_peer *s;
@@ -35,6 +44,39 @@ static struct redis server;
 static struct msg_reply r;
 static kvd_digest digests[FIND];
 static char keys[PAGES * HEADS][COLD_KEY_BYTES];
+
+static struct cold_layout layout;
+
+static struct cold_stats cold(void) {
+    struct cold_stats stats;
+    pthread_mutex_lock(&fx.service->lock);
+    cold_tier_stats(fx.service, &stats);
+    pthread_mutex_unlock(&fx.service->lock);
+    return stats;
+}
+
+#define COLD "[cold]\naddress = unix:%s\nbuffer = 16MiB\ntimeout = 20s\nfind_time = 20s\nrate = 0\n"
+
+/* A kvd with [cold], whose threads have their connections. */
+static void start_cold(const char *host, struct fx_setup setup) {
+    char text[512];
+    snprintf(text, sizeof text, "%s" COLD, host, server.socket);
+    setup.more = text;
+    if (!fx_start(&fx, &setup)) exit(1);
+    s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    struct cold_reads reads = { 0 };
+    while (reads.finder.breaker != COLD_CLOSED || reads.loader.breaker != COLD_CLOSED ||
+           cold().engine.breaker != COLD_CLOSED) {
+        poll(NULL, 0, 1);
+        cold_reader_stats(fx.service, &reads);
+    }
+    cold_layout_of(&fx.service->plan.spec, 1, NULL, &layout);
+}
+
+static void stop_cold(void) {
+    fx_peer_free(s);
+    fx_stop(&fx);
+}
 
 static uint32_t ask(struct msg_request *q) {
     q->header.session = s->session;
@@ -51,8 +93,6 @@ static double least(const double *values, int n) {
 }
 
 static double seconds_since(uint64_t begin) { return (double)(clock_ns() - begin) / 1e9; }
-
-static struct cold_layout layout;
 
 static void key_of(uint32_t page, uint32_t shard, char key[COLD_KEY_BYTES]) {
     struct cold_name name = { .kind = COLD_PAGE, .shard = shard, .columns = 64 };
@@ -148,14 +188,6 @@ static double run_bare(const char *value, size_t bytes) {
     return took;
 }
 
-static struct cold_stats cold(void) {
-    struct cold_stats stats;
-    pthread_mutex_lock(&fx.service->lock);
-    cold_tier_stats(fx.service, &stats);
-    pthread_mutex_unlock(&fx.service->lock);
-    return stats;
-}
-
 static kvd_continuation keep_pages(void) {
     struct kvd_activated a = { 0 };
     if (fx_activate(s, s->session, PAGES * 64, 1, &a) != KVD_OK) exit(1);
@@ -210,28 +242,178 @@ static void bench_load(size_t object) {
     printf("BENCH cold.load.ratio %.2f times\n", least(get, RUNS) / least(load, RUNS));
 }
 
+/* ---- activations ---- */
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double time_activation(struct fx_peer *peer) {
+    struct kvd_activated a = { 0 };
+    uint64_t begin = clock_ns();
+    if (fx_activate(peer, peer->session, 1000, 24, &a) != KVD_OK) exit(1);
+    double took = seconds_since(begin);
+    if (fx_finish(peer, a.sequence) != KVD_OK) exit(1);
+    return took;
+}
+
+struct percentiles {
+    double values[ACTIVATIONS], p50[RUNS], p99[RUNS]; /* of a run; of each of them */
+};
+
+static void take_percentiles(struct percentiles *p, int run) {
+    qsort(p->values, ACTIVATIONS, sizeof *p->values, compare_doubles);
+    p->p50[run] = p->values[ACTIVATIONS / 2];
+    p->p99[run] = p->values[ACTIVATIONS / 100 * 99];
+}
+
+/* Two kvd by turns, of which one has [cold]. */
+static void bench_activations(const char *host, struct fx_setup setup) {
+    static struct percentiles with, without;
+    struct fx plain;
+    setup.more = host;
+    setup.beside = true;
+    if (!fx_start(&plain, &setup)) exit(1);
+    struct fx_peer *peer = fx_session(&plain, KVD_ROLE_SCHEDULER, 0);
+    for (int i = 0; i < RUNS * ACTIVATIONS; i++) {
+        int at = i % ACTIVATIONS;
+        if (i % 2) with.values[at] = time_activation(s);
+        without.values[at] = time_activation(peer);
+        if (i % 2 == 0) with.values[at] = time_activation(s);
+        if (at < ACTIVATIONS - 1) continue;
+        take_percentiles(&with, i / ACTIVATIONS);
+        take_percentiles(&without, i / ACTIVATIONS);
+    }
+    double p50 = least(with.p50, RUNS), p99 = least(with.p99, RUNS);
+    printf("BENCH cold.activate.p50 %.2f us\nBENCH cold.activate.p99 %.2f us\n", p50 * 1e6, p99 * 1e6);
+    printf("BENCH cold.activate.p50.ratio %.3f times\nBENCH cold.activate.p99.ratio %.3f times\n",
+           p50 / least(without.p50, RUNS), p99 / least(without.p99, RUNS));
+    fx_peer_free(peer);
+    fx_stop(&plain);
+}
+
+/* ---- memory ---- */
+
+/* Bytes of this process that no other shares: without pools and arena. */
+static double private_bytes(void) {
+    char line[256];
+    unsigned long kib = 0;
+    FILE *f = fopen("/proc/self/smaps_rollup", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "Anonymous: %lu", &kib) == 1) break;
+    if (f) fclose(f);
+    return (double)kib * 1024;
+}
+
+/* All pages computed, and loaded twice; with [cold] also written. */
+static void use_pages(bool with_cold) {
+    struct cold_stats before = cold();
+    kvd_continuation c = keep_pages();
+    struct msg_request q = { .type = FRAME_DEMOTE, .u.demote = { .continuation = c } };
+    if (ask(&q) != KVD_OK) exit(1);
+    while (with_cold && cold().continuations == before.continuations) poll(NULL, 0, 1);
+    release(c);
+    for (int i = 0; with_cold && i < 2; i++) {
+        struct msg_request load = { .type = FRAME_LOAD_COLD,
+                                    .u.cold = { .root.digest = fx_domain, .n = PAGES, .digests = digests } };
+        if (ask(&load) != KVD_OK || r.u.cold.frontier != PAGES * 64) exit(1);
+        release(r.u.cold.continuation);
+    }
+}
+
+/* What a kvd takes for all that, in a process that ran none before. */
+static double measure_private(bool with_cold, const char *host, struct fx_setup setup) {
+    int ends[2];
+    double bytes = 0;
+    if (pipe(ends)) exit(1);
+    pid_t child = fork();
+    if (child == 0) {
+        bytes = -private_bytes();
+        setup.more = host;
+        if (with_cold) start_cold(host, setup);
+        else if (!fx_start(&fx, &setup) || !(s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0))) exit(1);
+        use_pages(with_cold);
+        bytes += private_bytes();
+        stop_cold();
+        _exit(write(ends[1], &bytes, sizeof bytes) != sizeof bytes);
+    }
+    close(ends[1]);
+    if (read(ends[0], &bytes, sizeof bytes) != sizeof bytes) exit(1);
+    close(ends[0]);
+    waitpid(child, NULL, 0);
+    return bytes;
+}
+
+static void bench_memory(const char *host, struct fx_setup setup) {
+    double extra = measure_private(true, host, setup) - measure_private(false, host, setup);
+    printf("BENCH cold.memory %.1f MB\nBENCH cold.memory.ratio %.2f times\n", extra / 1e6, extra / (2 * BUFFER));
+    freeReplyObject(redis_ask(&server, "FLUSHALL"));
+}
+
+/* ---- a long prompt ---- */
+
+/* Its values as another kvd would have written them. */
+static void put_values(redisContext *c) {
+    uint64_t bytes = geom_shard_bytes(&fx.service->plan.spec.main);
+    uint8_t *value = calloc(1, COLD_HEADER_BYTES + bytes);
+    char key[COLD_KEY_BYTES];
+    for (uint32_t i = 0; i < LONG_PAGES * LONG_HEADS; i++) {
+        struct cold_name name = { .kind = COLD_PAGE, .shard = i % LONG_HEADS, .columns = 64 };
+        memcpy(name.layout, layout.pages, sizeof name.layout);
+        memcpy(name.digest, digests[i / LONG_HEADS].bytes, sizeof name.digest);
+        cold_key_of(&name, key);
+        cold_value_seal(&name, value + COLD_HEADER_BYTES, bytes, NULL, value);
+        redisReply *reply = redisCommand(c, "SET %s %b", key, value, (size_t)(COLD_HEADER_BYTES + bytes));
+        if (!reply || reply->type != REDIS_REPLY_STATUS) exit(1);
+        freeReplyObject(reply);
+    }
+    free(value);
+}
+
+static void bench_long(const char *profile) {
+    double load[5];
+    start_cold("[host]\narena = 1GiB\nscrub = 0\n", (struct fx_setup){ .layers = 16,
+                                                                       .kv_heads = LONG_HEADS,
+                                                                       .head_dim = 256,
+                                                                       .profile = profile,
+                                                                       .context = 16384,
+                                                                       .capacity_tokens = 16384,
+                                                                       .memory_mib = 2048 });
+    redisContext *c = redisConnectUnix(server.socket);
+    put_values(c);
+    for (int i = 0; i < 5; i++) {
+        struct msg_request q = { .type = FRAME_LOAD_COLD,
+                                 .u.cold = { .root.digest = fx_domain, .n = LONG_PAGES, .digests = digests } };
+        uint64_t begin = clock_ns();
+        if (ask(&q) != KVD_OK || r.u.cold.frontier != LONG_PAGES * 64) exit(1);
+        load[i] = seconds_since(begin);
+        release(r.u.cold.continuation);
+    }
+    printf("BENCH cold.load_10k.%s %.0f ms\n", profile, least(load, 5) * 1e3);
+    redisFree(c);
+    stop_cold();
+    freeReplyObject(redis_ask(&server, "FLUSHALL"));
+}
+
 static void bench(void) {
-    char text[512];
+    static const char host[] = "[host]\narena = 128MiB\nscrub = 0\n";
+    const struct fx_setup setup = { .layers = 8, .head_dim = 128, .capacity_tokens = 64 * 64 };
     KVT_NEED(redis_start(&server));
-    snprintf(text, sizeof text,
-             "[host]\narena = 128MiB\nscrub = 0\n[cold]\naddress = unix:%s\ntimeout = 20s\nfind_time = 20s\nrate = 0\n",
-             server.socket);
-    KVT_NEED(
-        fx_start(&fx, &(struct fx_setup){ .more = text, .layers = 8, .head_dim = 128, .capacity_tokens = 64 * 64 }));
-    s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
-    for (struct cold_reads reads = { 0 }; reads.finder.breaker != COLD_CLOSED || reads.loader.breaker != COLD_CLOSED ||
-                                          cold().engine.breaker != COLD_CLOSED;
-         cold_reader_stats(fx.service, &reads))
-        poll(NULL, 0, 1);
+    puts(""); /* a line of its own for each figure */
     for (uint32_t i = 0; i < FIND; i++) memcpy(digests[i].bytes, &(uint32_t){ i + 1 }, 4);
-    cold_layout_of(&fx.service->plan.spec, 1, NULL, &layout);
+    bench_memory(host, setup);
+    start_cold(host, setup);
     size_t object = COLD_HEADER_BYTES + (size_t)geom_shard_bytes(&fx.service->plan.spec.main);
+    bench_activations(host, setup);
     bench_find();
     for (uint32_t i = 0; i < FIND; i++) digests[i].bytes[9] = 1;
     bench_write(object);
     bench_load(object);
-    fx_peer_free(s);
-    fx_stop(&fx);
+    stop_cold();
+    freeReplyObject(redis_ask(&server, "FLUSHALL"));
+    bench_long("bf16");
+    bench_long("nvfp4");
     redis_free(&server);
 }
 

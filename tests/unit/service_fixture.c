@@ -15,12 +15,13 @@
 
 static uint32_t or (uint32_t value, uint32_t otherwise) { return value ? value : otherwise; }
 
-static bool start(struct fx *fx, const char *text) {
+static bool start(struct fx *fx, const char *text, bool beside) {
     char err[2048], prefix[40];
     struct config config;
     memset(fx, 0, sizeof *fx);
     log_init(LOG_ERROR);
-    snprintf(prefix, sizeof prefix, "/kvd-test-%d-", (int)getpid());
+    fx->beside = beside;
+    snprintf(prefix, sizeof prefix, "/kvd-test-%d%s-", (int)getpid(), beside ? "b" : "");
     if (config_parse("test", text, &config, err, sizeof err) ||
         service_new(&config, prefix, NULL, &fx->service, err, sizeof err)) {
         printf("    %s\n", err);
@@ -37,7 +38,7 @@ bool fx_start_large(struct fx *fx, uint32_t context, uint32_t concurrency) {
              "[model]\nlayers = 1\nkv_heads = 1\nhead_dim = 16\nmax_context = %u\n"
              "max_concurrency = %u\n[lease]\nmap_ahead = 0\n",
              context, concurrency);
-    return start(fx, text);
+    return start(fx, text, false);
 }
 
 bool fx_start(struct fx *fx, const struct fx_setup *setup) {
@@ -45,25 +46,27 @@ bool fx_start(struct fx *fx, const struct fx_setup *setup) {
     const struct fx_setup *s = setup ? setup : &none;
     char text[4096];
     size_t n = 0;
-    n += (size_t)snprintf(text + n, sizeof text - n, "[kvd]\nlog_level = error\n[devices]\nmemory = 256MiB\n");
+    n += (size_t)snprintf(text + n, sizeof text - n, "[kvd]\nlog_level = error\n[devices]\nmemory = %uMiB\n",
+                          or (s->memory_mib, 256));
     for (uint32_t r = 0; r < or (s->ranks, 1); r++)
         n += (size_t)snprintf(text + n, sizeof text - n, "device.%u = host:%u\n", r, r);
-    n += (size_t)
-        snprintf(text + n, sizeof text - n,
-                 "[model]\nlayers = %u\nkv_heads = 2\nhead_dim = %u\nmax_context = 4096\nmax_concurrency = %u\n",
-                 or (s->layers, 2), or (s->head_dim, 64), or (s->concurrency, 8));
+    n += (size_t)snprintf(
+        text + n, sizeof text - n,
+        "[model]\nlayers = %u\nkv_heads = %u\nhead_dim = %u\nprofile = %s\nmax_context = %u\nmax_concurrency = %u\n",
+        or (s->layers, 2), or (s->kv_heads, 2), or (s->head_dim, 64), s->profile ? s->profile : "bf16",
+        or (s->context, 4096), or (s->concurrency, 8));
     n += (size_t)snprintf(text + n, sizeof text - n,
                           "[backend]\nkind = %s\n[capacity]\ntokens = %u\n[lease]\ngrowth = %s\nmap_ahead = 0\n%s\n",
                           s->backend ? s->backend : "off", or (s->capacity_tokens, 16384), s->growth ? "yes" : "no",
                           s->more ? s->more : "");
-    return start(fx, text);
+    return start(fx, text, s->beside);
 }
 
 void fx_stop(struct fx *fx) {
     if (fx->service) KVT_EQ(fx_audit(fx), 0);
     fx->service = service_free(fx->service);
     char arena[48];
-    snprintf(arena, sizeof arena, "/kvd-arena-test-%d", (int)getpid());
+    snprintf(arena, sizeof arena, "/kvd-arena-test-%d%s", (int)getpid(), fx->beside ? "b" : "");
     shm_unlink(arena); /* there may be none */
 }
 

@@ -17,13 +17,15 @@
  * key given again in `more` is NOT replaced: use the parameters. */
 struct fx_setup {
     const char *more;
-    uint32_t ranks, head_dim, layers, capacity_tokens, concurrency;
-    const char *backend;
+    uint32_t ranks, head_dim, layers, kv_heads, context, capacity_tokens, concurrency, memory_mib;
+    const char *backend, *profile;
     bool growth;
+    bool beside; /* another kvd of this process, which has an arena, too */
 };
 struct fx {
     struct service *service;
     uint64_t epoch;
+    bool beside;
 };
 bool fx_start(struct fx *fx, const struct fx_setup *setup);
 /* A store for benches: one tiny layer, as many sequences of as many tokens, all of them at once. */
