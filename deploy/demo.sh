@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Builds kvd and shows it: a scheduler and two workers generate text over KV pages that a kvd daemon owns; one worker,
 # then the scheduler, then all of them are killed and started again, while kvd goes on. Then, with too few pages for all
-# conversations and an arena in host memory, kvd itself is stopped and killed, and they go on. Every token is compared
+# conversations and an arena in host memory, kvd itself is stopped and killed, and they go on. Then, where redis-server
+# is installed, a second kvd with an engine of its own goes on with what the first wrote there. Every token is compared
 # with an undisturbed run.
 set -eu
 
@@ -56,6 +57,7 @@ fi
 
 dir=
 child=
+redis=
 clean() {
     code=$?
     trap - EXIT HUP INT TERM
@@ -63,6 +65,7 @@ clean() {
         kill -TERM "$child" 2>/dev/null || true
         wait "$child" 2>/dev/null || true
     fi
+    [ -z "$redis" ] || kill -KILL "$redis" 2>/dev/null || true
     if [ -n "$dir" ]; then
         if [ "$keep" = yes ]; then
             echo "Configurations and logs are in $dir"
@@ -101,9 +104,26 @@ if [ "$as_built" = no ] && ! compile >"$dir/build.log" 2>&1; then
     exit 2
 fi
 
+# What is in the cold tier ends with the demo.
+if command -v redis-server >/dev/null; then
+    redis-server --port 0 --unixsocket "$dir/redis" --save "" --appendonly no --dir "$dir" --logfile redis.log &
+    redis=$!
+    tries=0
+    while [ ! -S "$dir/redis" ] && [ "$tries" -lt 100 ]; do
+        tries=$((tries + 1))
+        sleep 0.1
+    done
+    if [ ! -S "$dir/redis" ]; then
+        echo "demo.sh: redis-server does not start" >&2
+        exit 2
+    fi
+else
+    echo "No second kvd beside the first: redis-server is not installed (apt install redis-server)"
+fi
+
 # Two kvds a row: a store of the demo's model on one device, with room for six conversations; and one with room for two
-# and an arena.
-configure() { # row, tokens, arena
+# and an arena. A third, on another socket, is like the second.
+configure() { # row, tokens, arena, socket, cold tier
     profile=$1
     backend=off
     layers="layers = 4"
@@ -135,7 +155,7 @@ bytes = 512" ;;
     esac
     cat <<EOF
 [kvd]
-socket = $dir/$1/kvd.sock
+socket = $dir/$1/$4
 store = demo-$1
 [devices]
 device.0 = $device
@@ -155,24 +175,35 @@ draft_window = 5
 tokens = $2
 [host]
 arena = $3
+[cold]
+address = $5
+timeout = 20s
+find_time = 20s
 EOF
 }
 
 worst=0
 for row in $profiles; do
     mkdir "$dir/$row"
-    configure "$row" 6912 0 >"$dir/$row/kvd.conf"
-    configure "$row" 1920 96MiB >"$dir/$row/arena.conf"
     label=$row
     option=
+    cold=none
+    # A window that was given back is not in the cold tier: an earlier turn cannot be taken up there.
+    if [ -n "$redis" ] && [ "$row" != window ]; then
+        cold=unix:$dir/redis
+        configure "$row" 1920 96MiB cold.sock "$cold" >"$dir/$row/cold.conf"
+        option="--cold-config $dir/$row/cold.conf --cold-socket $dir/$row/cold.sock"
+    fi
+    configure "$row" 6912 0 kvd.sock none >"$dir/$row/kvd.conf"
+    configure "$row" 1920 96MiB kvd.sock "$cold" >"$dir/$row/arena.conf"
     case $row in
         speculate)
             label="int8+drafts"
-            option=--speculate ;;
+            option="$option --speculate" ;;
         window) label="bf16+windows" ;;
     esac
     code=0
-    # shellcheck disable=SC2086 # an option or none
+    # shellcheck disable=SC2086 # options or none
     step "$build/client/demo/demo_run" --kvd "$build/kvd/kvd" --config "$dir/$row/kvd.conf" \
         --arena-config "$dir/$row/arena.conf" --socket "$dir/$row/kvd.sock" --prompts "$root/client/demo/prompts.list" --dir "$dir/$row" --label "$label" \
         --results "$dir/results" $option || code=$?
@@ -200,6 +231,15 @@ awk -F'|' '
             printf form, "profile", "prompts", "prompt tokens", "tokens reused", "of the host arena", "pages demoted",
                    "pages restored", "back after restarts", "token-exact" }
     { printf form, $1, $9, $10, $11, $12, $14, $15, $16 " + " $17, $18 }' "$dir/results"
+if [ -n "$redis" ]; then
+    echo
+    echo "A second kvd and engine, which knows what the first wrote into redis-server:"
+    awk -F'|' '
+        BEGIN { form = "%-13s %8s %14s %14s %36s %12s\n"
+                printf form, "profile", "prompts", "prompt tokens", "tokens reused", "first prompts out of the cold tier",
+                       "token-exact" }
+        NF > 18 { printf form, $1, $19, $20, $21, $22, $23 }' "$dir/results"
+fi
 cat <<EOF
 
 With windows three layers of four see the last 128 tokens only, and their pages behind are given back. A latent is one
@@ -208,7 +248,8 @@ Each row: the prompts of all schedulers together. Recomputed are prompt tokens t
 lost with a process, or stand after the last named page. Said again are answer tokens that a new scheduler, which knows
 no transcript, had generated again. Of the host arena are reused tokens whose pages were only there: conversations were
 demoted to it for others, or kvd had been restarted. Demoted and restored are pages copied to the arena and back. Back
-after restarts are the continuations that kvd had right after the starts that followed SIGTERM and SIGKILL.
+after restarts are the continuations that kvd had right after the starts that followed SIGTERM and SIGKILL. Out of the
+cold tier are tokens of each conversation's first prompt, of which the second kvd had computed nothing.
 Token-exact compares every token with a run that reuses nothing and is not disturbed.
 EOF
 exit "$worst"

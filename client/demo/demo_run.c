@@ -4,10 +4,11 @@
  * undisturbed and without any reuse; then again, with SIGKILL in the middle of decode: of a worker, of the scheduler,
  * of the scheduler and all workers together. kvd goes on. Then, if there is a second configuration, with a kvd that has
  * too few pages and a host arena, and is itself ended between turns: by SIGTERM, then by SIGKILL. The engine's
- * processes go on. Compares every token.
+ * processes go on. Then, if there is a third one, another kvd starts beside it, with another engine, and goes on with
+ * what the first has written into the cold tier. Compares every token.
  *
- * Exit codes: 0 exact, with tokens reused, also out of the arena, and nothing of the shared prefix computed twice;
- * 1 usage; 2 could not run; 4 not so.
+ * Exit codes: 0 exact, with tokens reused, also out of the arena and the cold tier, and nothing of the shared prefix
+ * computed twice; 1 usage; 2 could not run; 4 not so.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -31,24 +32,29 @@
 #define STOP_MS 10000
 
 /* Where the killing happens: (turn, token of the answer) of whichever conversation gets there first. */
-enum act { ACT_WORKER, ACT_SCHEDULER, ACT_EVERYTHING, ACT_REST, ACT_UNDISTURBED, ACT_ARENA };
+enum act { ACT_WORKER, ACT_SCHEDULER, ACT_EVERYTHING, ACT_REST, ACT_UNDISTURBED, ACT_ARENA, ACT_COLD };
 static const struct { uint32_t turn, index; } act_point[] = { { 0, 40 }, { 1, 24 }, { 0, 56 } };
 
-/* How kvd ends after the n-th turn of the last act, and what came back with the next instance. */
+/* How kvd ends after the n-th turn of the act with an arena, and what came back with the next instance. */
 #define ENDS 2
 static const int end_signal[ENDS] = { SIGTERM, SIGKILL };
 
 struct run {
-    const char *kvd, *config, *arena_config, *socket, *prompts_path, *dir, *label, *results;
+    const char *kvd, *config, *arena_config, *cold_config, *cold_socket, *socket, *prompts_path, *dir, *label, *results;
     char bin[256]; /* folder of demo_worker and demo_scheduler */
     bool speculate;
     int signals, listener, lines; /* lines: of the scheduler, -1 = none */
     struct process daemon, scheduler, worker[WORKERS];
     struct prompts prompts;
     struct report report;
-    struct report killed; /* counts of the acts before the last */
+    struct report killed; /* counts of the acts with kills */
+    struct report few;    /* of the one with an arena */
+    bool killed_exact, few_exact;
     enum act act;
-    uint32_t ends, recovered[ENDS];         /* of kvd, in the last act */
+    uint32_t ends, recovered[ENDS]; /* of kvd, in the act with an arena */
+    uint64_t cold_tokens;           /* of first prompts, that another kvd had computed */
+    struct process first;           /* that kvd */
+    char first_arena[96];
     uint64_t demoted_pages, restored_pages; /* by all its instances */
     char arena[96];                         /* file of the arena, which outlives them; "" = none */
     char buffer[32768];
@@ -102,6 +108,7 @@ static int start_scheduler(struct run *run) {
     if (run->report.reference) argv[n++] = "--no-reuse";
     else if (run->speculate) argv[n++] = "--speculate";
     if (run->act == ACT_ARENA) argv[n++] = "--step";
+    if (run->act == ACT_COLD) argv[n++] = "--cold";
     run->n_buffer = 0;
     return start_program(run, "scheduler", argv, NULL, run->listener, &run->lines, &run->scheduler);
 }
@@ -144,11 +151,16 @@ static int stop_scheduler(struct run *run) {
     return start_scheduler(run);
 }
 
+static void stop_daemon(struct process *daemon) {
+    process_signal(daemon, SIGTERM);
+    if (process_wait(daemon, STOP_MS) == -ETIMEDOUT) process_kill(daemon);
+}
+
 static void kill_all(struct run *run) {
     process_kill(&run->scheduler);
     for (uint32_t i = 0; i < WORKERS; i++) process_kill(&run->worker[i]);
-    process_signal(&run->daemon, SIGTERM);
-    if (process_wait(&run->daemon, STOP_MS) == -ETIMEDOUT) process_kill(&run->daemon);
+    stop_daemon(&run->daemon);
+    stop_daemon(&run->first);
 }
 
 /* ---- acts ------------------------------------------------------------------------------------------------- */
@@ -230,8 +242,10 @@ static int end_daemon(struct run *run) {
 static int act_on(struct run *run, const struct report_line *line) {
     if (line->kind == REPORT_PAUSE) return end_daemon(run);
     if (line->kind == REPORT_ACTIVATE && line->restored > 0)
-        tell_user(run, "'%s' goes on from token %u; %u of its tokens come out of the arena",
-                  run->prompts.conversation[line->conversation].name, line->frontier, line->restored);
+        tell_user(run, "'%s' goes on from token %u; %u of its tokens come out of the %s",
+                  run->prompts.conversation[line->conversation].name, line->frontier, line->restored,
+                  run->act == ACT_COLD && line->turn == 0 ? "cold tier" : "arena");
+    if (line->kind == REPORT_ACTIVATE && run->act == ACT_COLD && line->turn == 0) run->cold_tokens += line->restored;
     if (line->kind == REPORT_INSTANCE) tell_user(run, "the scheduler has found the new kvd");
     if (line->kind == REPORT_ADOPT)
         tell_user(run, "kvd kept '%s' up to token %u: it goes on from there",
@@ -250,7 +264,8 @@ static int act_on(struct run *run, const struct report_line *line) {
     case ACT_EVERYTHING: return kill_everything(run);
     case ACT_REST:
     case ACT_UNDISTURBED:
-    case ACT_ARENA: break;
+    case ACT_ARENA:
+    case ACT_COLD: break;
     }
     return 0;
 }
@@ -335,19 +350,23 @@ static int check_daemon(const struct run *run) {
     return r;
 }
 
-static int write_row(const struct run *run, bool exact, bool arena_exact) {
-    const struct report *r = &run->killed, *a = &run->report;
+static const char *yes_no(bool yes) { return yes ? "yes" : "NO"; }
+
+static int write_row(const struct run *run) {
+    const struct report *r = &run->killed, *a = &run->few, *c = &run->report;
     FILE *file = run->results ? fopen(run->results, "ae") : NULL;
     if (!file) return run->results ? 2 : 0;
     fprintf(file, "%s|%u|%llu|%llu|%llu|%llu|%llu|%s", run->label, r->prompts_sent,
             (unsigned long long)r->prompt_tokens, (unsigned long long)r->reused, (unsigned long long)r->recomputed,
-            (unsigned long long)r->prefix_again, (unsigned long long)r->said_again, exact ? "yes" : "NO");
+            (unsigned long long)r->prefix_again, (unsigned long long)r->said_again, yes_no(run->killed_exact));
     if (run->arena_config)
         fprintf(file, "|%u|%llu|%llu|%llu|%llu|%llu|%llu|%u|%u|%s", a->prompts_sent,
                 (unsigned long long)a->prompt_tokens, (unsigned long long)a->reused, (unsigned long long)a->restored,
                 (unsigned long long)a->recomputed, (unsigned long long)run->demoted_pages,
-                (unsigned long long)run->restored_pages, run->recovered[0], run->recovered[1],
-                arena_exact ? "yes" : "NO");
+                (unsigned long long)run->restored_pages, run->recovered[0], run->recovered[1], yes_no(run->few_exact));
+    if (run->cold_config)
+        fprintf(file, "|%u|%llu|%llu|%llu|%s", c->prompts_sent, (unsigned long long)c->prompt_tokens,
+                (unsigned long long)c->reused, (unsigned long long)run->cold_tokens, yes_no(report_exact(c)));
     fputc('\n', file);
     return fclose(file) == 0 ? 0 : 2;
 }
@@ -428,23 +447,74 @@ static bool judge_arena(const struct run *run) {
            run->restored_pages > 0 && run->recovered[0] > 0 && run->recovered[1] > 0;
 }
 
+/* What the first kvd has of the conversations is in the cold tier. */
+static int await_written(const struct run *run) {
+    struct kvd_cold_tier cold = { 0 };
+    struct kvd_stats stats;
+    struct kvd_error error = { .message = "it was not written in time" };
+    kvd_client *client = ask_daemon(run, &stats);
+    if (!client) return 2;
+    uint64_t end = clock_ms() + SILENCE_MS;
+    while (kvd_describe_cold_tier(client, &cold, &error) == KVD_OK && clock_ms() < end &&
+           (cold.waiting > 0 || cold.continuations == 0))
+        poll(NULL, 0, 20);
+    bool written = cold.waiting == 0 && cold.continuations > 0;
+    if (!written) fprintf(stderr, "demo_run: the cold tier does not have the conversations: %s\n", error.message);
+    kvd_disconnect(client);
+    return written ? 0 : 2;
+}
+
+/* Another host: a kvd, an arena and an engine of its own. The first kvd goes on beside it. */
+static int start_other_host(struct run *run) {
+    for (uint32_t i = 0; i < WORKERS; i++) process_kill(&run->worker[i]);
+    run->first = run->daemon;
+    memcpy(run->first_arena, run->arena, sizeof run->arena);
+    run->daemon = (struct process){ .pid = 0 };
+    run->config = run->cold_config;
+    run->socket = run->cold_socket;
+    int r = start_daemon(run);
+    for (uint32_t i = 0; r == 0 && i < WORKERS; i++) r = start_worker(run, i);
+    return r;
+}
+
+static int run_cold(struct run *run) {
+    run->act = ACT_COLD;
+    report_begin(&run->report);
+    int r = await_written(run);
+    if (r == 0) r = start_other_host(run);
+    if (r == 0)
+        tell_user(run, "a second kvd with an engine of its own, which knows what the first wrote into redis-server");
+    if (r == 0) r = start_scheduler(run);
+    if (r == 0) r = follow_report(run);
+    return r == 0 ? check_daemon(run) : r;
+}
+
+static bool judge_cold(const struct run *run) {
+    bool exact = report_exact(&run->report);
+    tell_wrong(run);
+    tell_user(run, "%llu tokens of first prompts came out of the cold tier; %s", (unsigned long long)run->cold_tokens,
+              exact ? "every token is that of the reference" : "NOT the tokens of the reference");
+    return exact && run->cold_tokens > 0;
+}
+
 static int run_row(struct run *run) {
-    bool good = false, arena_good = true, exact = false;
+    bool good = true;
     int r = start_daemon(run);
     for (uint32_t i = 0; r == 0 && i < WORKERS; i++) r = start_worker(run, i);
     if (r == 0) r = run_reference(run);
-    if (r == 0) r = run_acts(run);
-    if (r == 0) {
+    if (r == 0 && (r = run_acts(run)) == 0) {
         good = judge_acts(run);
-        exact = report_exact(&run->report);
+        run->killed_exact = report_exact(&run->report);
         run->killed = run->report;
     }
-    if (r == 0 && run->arena_config) {
-        r = run_arena(run);
-        arena_good = r == 0 && judge_arena(run);
+    if (r == 0 && run->arena_config && (r = run_arena(run)) == 0) {
+        good = judge_arena(run) && good;
+        run->few_exact = report_exact(&run->report);
+        run->few = run->report;
     }
-    if (r == 0) r = write_row(run, exact, report_exact(&run->report));
-    return r == 0 && !(good && arena_good) ? 4 : r;
+    if (r == 0 && run->cold_config && (r = run_cold(run)) == 0) good = judge_cold(run) && good;
+    if (r == 0) r = write_row(run);
+    return r == 0 && !good ? 4 : r;
 }
 
 static int run_all(struct run *run) {
@@ -467,6 +537,7 @@ static int run_all(struct run *run) {
     }
     kill_all(run);
     if (run->arena[0]) (void)unlink(run->arena);
+    if (run->first_arena[0]) (void)unlink(run->first_arena);
     report_fini(&run->report);
     prompts_free(&run->prompts);
     return r;
@@ -474,15 +545,21 @@ static int run_all(struct run *run) {
 
 static const char usage[] =
     "Usage: demo_run --kvd PROGRAM --config FILE --socket PATH --prompts FILE --dir DIR\n"
-    "                [--arena-config FILE] [--label NAME] [--results FILE] [--speculate]\n"
+    "                [--arena-config FILE [--cold-config FILE --cold-socket PATH]] [--label NAME] [--results FILE]\n"
+    "                [--speculate]\n"
     "Runs the demo once with the kvd that FILE configures (its socket is PATH); sockets and logs go to DIR.\n"
     "  --arena-config FILE  then again with the kvd of this file, which has the same socket and model, few pages and "
     "an\n"
     "                       arena; it is restarted twice. The prompt list must have three turns\n"
+    "  --cold-config FILE   then the kvd of this file with an engine of its own, whose socket is --cold-socket; both "
+    "files\n"
+    "                       name the same cold tier\n"
     "  --results FILE       append the row: label, prompts, their tokens, reused, recomputed, shared prefix again,\n"
     "                       answers said again, exact; of the arena: prompts, their tokens, reused, of these out of\n"
     "                       the arena, recomputed, pages copied to it and from it, continuations back after SIGTERM\n"
-    "                       and after SIGKILL, exact\n"
+    "                       and after SIGKILL, exact; of the cold tier: prompts, their tokens, reused, of first "
+    "prompts\n"
+    "                       out of the cold tier, exact\n"
     "  --speculate          with drafts in the MTP pool; the reference is without\n"
     "Exit: 0 exact, 1 usage, 2 could not run, 4 not exact or nothing reused\n";
 
@@ -502,6 +579,8 @@ int main(int argc, char **argv) {
                                              { "label", required_argument, NULL, 'l' },
                                              { "results", required_argument, NULL, 'r' },
                                              { "arena-config", required_argument, NULL, 'a' },
+                                             { "cold-config", required_argument, NULL, 'C' },
+                                             { "cold-socket", required_argument, NULL, 'o' },
                                              { "speculate", no_argument, NULL, 'S' },
                                              { "help", no_argument, NULL, 'h' },
                                              { NULL, 0, NULL, 0 } };
@@ -516,11 +595,14 @@ int main(int argc, char **argv) {
         case 'l': run.label = optarg; break;
         case 'r': run.results = optarg; break;
         case 'a': run.arena_config = optarg; break;
+        case 'C': run.cold_config = optarg; break;
+        case 'o': run.cold_socket = optarg; break;
         case 'S': run.speculate = true; break;
         default: return fputs(usage, o == 'h' ? stdout : stderr), o == 'h' ? 0 : 1;
         }
     }
-    if (!run.kvd || !run.config || !run.socket || !run.prompts_path || !run.dir || optind != argc)
+    if (!run.kvd || !run.config || !run.socket || !run.prompts_path || !run.dir || optind != argc ||
+        (run.cold_config && !(run.arena_config && run.cold_socket)))
         return fputs(usage, stderr), 1;
     own_folder(run.bin, sizeof run.bin);
     sigset_t set;

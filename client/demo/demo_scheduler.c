@@ -34,6 +34,7 @@
 
 #define ORPHAN_MS 3000 /* kvd says within 100 ms of a death what is left; after this, look by name */
 #define RETRY_MS 100   /* nothing runs here and kvd is short: others' sequences have to end */
+#define COLD_MS 10000  /* a kvd that has just started may not have met the engine of its cold tier */
 #define LISTEN_FDS_START 3
 
 static void hear_join(struct scheduler *s, int listener) {
@@ -255,6 +256,7 @@ static int run_scheduler(struct scheduler *s, const char *socket, int listener, 
     }
     int r = check_context(s) == 0 ? 0 : 2;
     for (uint32_t i = 0; i < s->prompts.n_conversations; i++) request_init(s, &s->request[i], i);
+    if (r == 0 && s->cold) request_await_cold(s, &s->request[0], COLD_MS);
     if (r == 0) r = serve_conversations(s, &options, listener, signals, n_workers);
     fflush(stdout);
     kvd_disconnect(s->client);
@@ -263,13 +265,14 @@ static int run_scheduler(struct scheduler *s, const char *socket, int listener, 
 
 static const char usage[] =
     "Usage: demo_scheduler --prompts FILE --listen PATH [--kvd SOCKET] [--workers N] [--no-reuse] [--speculate] "
-    "[--step]\n"
+    "[--step] [--cold]\n"
     "Runs the conversations of a prompt list on the demo_workers that connect to PATH.\n"
     "With LISTEN_FDS=1 in the environment, descriptor 3 is the listening socket (SOCK_SEQPACKET) instead of PATH.\n"
     "  --workers N   begin when N workers have joined (default 1)\n"
     "  --no-reuse    compute every prompt from its first token and keep nothing: the reference\n"
     "  --speculate   drafts with the MTP pool, verified by the model\n"
-    "  --step        all conversations have a turn, then SIGUSR1 lets them have the next\n";
+    "  --step        all conversations have a turn, then SIGUSR1 lets them have the next\n"
+    "  --cold        load what the cold tier has of a prompt before it is computed\n";
 
 static int signals_fd(void) {
     sigset_t set;
@@ -282,15 +285,13 @@ static int signals_fd(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct option options[] = { { "kvd", required_argument, NULL, 'k' },
-                                             { "prompts", required_argument, NULL, 'p' },
-                                             { "listen", required_argument, NULL, 'l' },
-                                             { "workers", required_argument, NULL, 'w' },
-                                             { "no-reuse", no_argument, NULL, 'n' },
-                                             { "speculate", no_argument, NULL, 's' },
-                                             { "step", no_argument, NULL, 't' },
-                                             { "help", no_argument, NULL, 'h' },
-                                             { NULL, 0, NULL, 0 } };
+    static const struct option options[] = {
+        { "kvd", required_argument, NULL, 'k' },    { "prompts", required_argument, NULL, 'p' },
+        { "listen", required_argument, NULL, 'l' }, { "workers", required_argument, NULL, 'w' },
+        { "no-reuse", no_argument, NULL, 'n' },     { "speculate", no_argument, NULL, 's' },
+        { "step", no_argument, NULL, 't' },         { "cold", no_argument, NULL, 'c' },
+        { "help", no_argument, NULL, 'h' },         { NULL, 0, NULL, 0 }
+    };
     static struct scheduler s = { .reuse = true, .turns = PROMPTS_TURNS };
     const char *socket = NULL, *prompts = NULL, *path = NULL, *inherited = getenv("LISTEN_FDS");
     unsigned long workers = 1;
@@ -303,6 +304,7 @@ int main(int argc, char **argv) {
         else if (o == 'n') s.reuse = false;
         else if (o == 's') s.speculate = true;
         else if (o == 't') s.turns = 1;
+        else if (o == 'c') s.cold = true;
         else return fputs(usage, o == 'h' ? stdout : stderr), o == 'h' ? 0 : 1;
     }
     bool passed = inherited && strcmp(inherited, "1") == 0;

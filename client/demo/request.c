@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,6 +72,38 @@ void request_init(struct scheduler *s, struct demo_request *request, uint32_t id
 
 /* ---- activation -------------------------------------------------------------------------------------- */
 
+/* Behind the best of n hits, into the arena, where kvd_find finds it. True: something has come. */
+static bool load_cold(struct scheduler *s, const kvd_chain *chain, const uint32_t *tokens, uint32_t known,
+                      const struct kvd_hit *hits, uint32_t n) {
+    struct kvd_cold_prompt prompt = { .chain = chain, .prompt = tokens, .until = known - 1 };
+    struct kvd_cold_found found = { 0 };
+    struct kvd_error error;
+    if (n > 0 && !hits[0].live && hits[0].usable >= KVD_PAGE_TOKENS) {
+        prompt.first = hits[0].usable / KVD_PAGE_TOKENS;
+        prompt.from = hits[0].continuation;
+    }
+    if (prompt.first * KVD_PAGE_TOKENS >= prompt.until) return false;
+    if (kvd_load_cold(s->client, &prompt, &found, &error) != KVD_OK) { /* it is computed */
+        fprintf(stderr, "demo_scheduler: nothing loaded from the cold tier: %s\n", error.message);
+        return false;
+    }
+    return found.continuation.bits != 0;
+}
+
+void request_await_cold(struct scheduler *s, const struct demo_request *request, int patience_ms) {
+    uint32_t tokens[SCHEDULER_CONTEXT], n = s->prompts.n_system;
+    kvd_chain *chain = chain_of(request, n);
+    struct kvd_cold_prompt prompt = { .chain = chain, .prompt = tokens, .until = n };
+    struct kvd_cold_found found = { 0 };
+    struct kvd_error error;
+    for (uint32_t i = 0; i < n; i++) tokens[i] = request->history[i];
+    for (; chain && n > 0 && patience_ms > 0 && found.continuation.bits == 0; patience_ms -= 20) {
+        if (kvd_load_cold(s->client, &prompt, &found, &error) != KVD_OK) break; /* said when it is needed */
+        if (found.continuation.bits == 0) poll(NULL, 0, 20);
+    }
+    kvd_chain_free(chain);
+}
+
 /* The source: the own continuation as far as it goes, else the longest token-exact prefix that kvd knows. *ret_cheap: a
  * turn of some conversation, which may be used up where pages are short. */
 static int choose_source(struct scheduler *s, const struct demo_request *request, struct kvd_activation *want,
@@ -88,6 +121,8 @@ static int choose_source(struct scheduler *s, const struct demo_request *request
     if (!chain) return -1;
     for (uint32_t i = 0; i < request->known; i++) tokens[i] = request->history[i];
     enum kvd_status status = kvd_find(s->client, chain, tokens, request->known, hits, KVD_MAX_HITS, &n, &error);
+    if (status == KVD_OK && s->cold && load_cold(s, chain, tokens, request->known, hits, n))
+        status = kvd_find(s->client, chain, tokens, request->known, hits, KVD_MAX_HITS, &n, &error);
     kvd_chain_free(chain);
     if (status != KVD_OK) return refused(s, request, "find", &error);
     if (n == 0 || hits[0].usable == 0) return 0;

@@ -51,6 +51,7 @@ struct scheduler {
     struct prompts prompts;
     bool reuse, speculate;
     bool arena;                  /* kvd has one */
+    bool cold;                   /* ask for what other instances wrote into the cold tier */
     uint32_t turns;              /* that may begin */
     bool paused;                 /* said so: all wait for more turns */
     struct demo_request *holder; /* the request that computes the system prefix, which the others then fork */
@@ -62,6 +63,8 @@ struct scheduler {
 
 /* Puts the first turn of a conversation in line. */
 void request_init(struct scheduler *s, struct demo_request *request, uint32_t id);
+/* Loads the shared prefix from the cold tier, whose engine kvd may not have met yet. It need not be there. */
+void request_await_cold(struct scheduler *s, const struct demo_request *request, int patience_ms);
 /* Activates a waiting request on a worker if that can be done now. 0, or -1 when it can never be done (printed). */
 int request_start(struct scheduler *s, struct demo_request *request, struct worker_peer *worker);
 /* What the worker said about a running request. 0, or -1 (printed). */

@@ -14,6 +14,7 @@
 
 #include "kvd.h"
 #include "kvt.h"
+#include "redis.h"
 
 #define LICENSES "/usr/share/common-licenses/"
 
@@ -42,6 +43,11 @@ struct row {
         unsigned long long prompt_tokens, reused, restored, recomputed, pages_out, pages_in;
         char exact[8];
     } arena;
+    struct { /* the act with a cold tier */
+        unsigned prompts;
+        unsigned long long prompt_tokens, reused, loaded;
+        char exact[8];
+    } cold;
 };
 
 static bool write_file(const char *dir, const char *name, const char *text) {
@@ -75,7 +81,7 @@ static bool scene_open(struct scene *scene, unsigned tokens, const char *model, 
 }
 
 static FILE *scene_start(const struct scene *scene, const char *option) {
-    char command[1024];
+    char command[1280];
     snprintf(command, sizeof command,
              "exec '%s' --kvd '%s' --config %s/kvd.conf --socket %s --prompts %s/prompts --dir %s --results %s/results "
              "--label test %s 2>&1",
@@ -112,6 +118,9 @@ static bool scene_row(const struct scene *scene, struct row *ret_row) {
                       &ret_row->arena.prompt_tokens, &ret_row->arena.reused, &ret_row->arena.restored,
                       &ret_row->arena.recomputed, &ret_row->arena.pages_out, &ret_row->arena.pages_in,
                       &ret_row->arena.after_stop, &ret_row->arena.after_kill, ret_row->arena.exact);
+    if (n == 7)
+        (void)!fscanf(file, "|%u|%llu|%llu|%llu|%7[A-Za-z]", &ret_row->cold.prompts, &ret_row->cold.prompt_tokens,
+                      &ret_row->cold.reused, &ret_row->cold.loaded, ret_row->cold.exact);
     if (file) fclose(file);
     return n == 7;
 }
@@ -157,16 +166,35 @@ static bool has_arena(const struct scene *scene) {
     return access(path, F_OK) == 0;
 }
 
-/* CONT-3, SRV-8, PAGE-7: an arena for those that have no pages; kvd stops in order and is killed between turns; workers
- * and scheduler go on by themselves. Both pools move, tokens stay. */
-static void restart_kvd(const char *model, const char *profile, const char *backend, const char *draft) {
+/* The kvd with an arena, and another one beside it, get a cold tier. */
+static bool add_cold_tier(const struct scene *scene, const struct redis *server) {
+    char path[128], text[2048] = "", *socket;
+    snprintf(path, sizeof path, "%s/arena.conf", scene->dir);
+    FILE *file = fopen(path, "re");
+    size_t n = file ? fread(text, 1, sizeof text - 256, file) : 0;
+    if (file) fclose(file);
+    snprintf(text + n, sizeof text - n, "[cold]\naddress = unix:%s\ntimeout = 20s\nfind_time = 20s\n", server->socket);
+    if (!n || !write_file(scene->dir, "arena.conf", text) || !(socket = strstr(text, "kvd.sock"))) return false;
+    memcpy(socket, "two", 3);
+    return write_file(scene->dir, "cold.conf", text);
+}
+
+/* CONT-3, SRV-8, PAGE-7, COLD-6: an arena for those that have no pages; kvd stops in order and is killed between turns;
+ * workers and scheduler go on by themselves. Both pools move, tokens stay. cold: then a second kvd and engine go on
+ * with what the first wrote into a redis-server. */
+static void restart_kvd(const char *model, const char *profile, const char *backend, const char *draft, bool cold) {
     struct scene scene;
     struct row row;
-    char option[128];
-    char line[1024];
+    struct redis server = { 0 };
+    char option[256], line[1024];
     bool had_arena = false;
     KVT_NEED(scene_open(&scene, 2048, model, 256, profile, backend));
-    snprintf(option, sizeof option, "%s --arena-config %s/arena.conf", draft, scene.dir);
+    int n = snprintf(option, sizeof option, "%s --arena-config %s/arena.conf", draft, scene.dir);
+    if (cold) {
+        KVT_NEED(redis_start(&server) && add_cold_tier(&scene, &server));
+        snprintf(option + n, sizeof option - (size_t)n, " --cold-config %s/cold.conf --cold-socket %s/two.sock",
+                 scene.dir, scene.dir);
+    }
     FILE *demo = scene_start(&scene, option);
     KVT_NEED(demo != NULL);
     while (!had_arena && fgets(line, sizeof line, demo)) {
@@ -184,18 +212,22 @@ static void restart_kvd(const char *model, const char *profile, const char *back
         KVT_TRUE(row.arena.restored > 0 && row.arena.pages_out > 0 && row.arena.pages_in > 0);
         KVT_EQ(row.arena.after_stop, 3); /* two conversations and the shared prefix */
         KVT_TRUE(row.arena.after_kill >= 3);
+        KVT_EQ_STR(row.cold.exact, cold ? "yes" : "");
+        KVT_EQ(row.cold.prompts, cold ? 6 : 0);
+        KVT_EQ(row.cold.loaded > 0, cold);
     }
     KVT_FALSE(has_arena(&scene)); /* the demo takes its own away */
+    redis_free(&server);
     scene_close(&scene);
 }
 
-static void restarts_of_kvd_do_not_change_a_token(void) { restart_kvd(PLAIN, "int8", "mtp", "--speculate"); }
+static void restarts_of_kvd_do_not_change_a_token(void) { restart_kvd(PLAIN, "int8", "mtp", "--speculate", true); }
 
 /* GRP-2, GRP-4, GRP-6: the same where three layers of four see 128 tokens, and what is kept of these is the window. */
-static void windows_do_not_change_a_token(void) { restart_kvd(WINDOWS, "bf16", "off", ""); }
+static void windows_do_not_change_a_token(void) { restart_kvd(WINDOWS, "bf16", "off", "", false); }
 
 /* GRP-1: the same where a token is one row, which kvd does not look into. */
-static void latents_do_not_change_a_token(void) { restart_kvd(LATENT, "bf16", "off", ""); }
+static void latents_do_not_change_a_token(void) { restart_kvd(LATENT, "bf16", "off", "", false); }
 
 static void overwrite_pool(const struct scene *scene) {
     const struct kvd_connect_options options = {
