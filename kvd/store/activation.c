@@ -246,13 +246,8 @@ static bool tail_in_place(const struct store *store, const struct activation *ac
                           uint32_t columns) {
     uint32_t descriptor = space_entry(store, &act->source->space[pool], block);
     const struct page *page = &store->pool[pool].pages[descriptor];
-    uint32_t surviving = page->references;
-    for (uint32_t i = 0; i < act->n_victims && surviving > 1;
-         i++) /* victims go first, and a page has one place in all spaces */
-        surviving -= !act->victims[i].demote && block >= victim_first(&act->victims[i]) &&
-                     block < act->victims[i].cont->space[pool].count &&
-                     space_entry(store, &act->victims[i].cont->space[pool], block) == descriptor;
-    return act->move && surviving == 1 && (page->pins == 0 || page->committed == columns);
+    return act->move && victims_leave(store, act, pool, block, descriptor) == 1 &&
+           (page->pins == 0 || page->committed == columns);
 }
 
 /* A page that is lost cannot be taken; nor one that is promised to another activation and about to leave the device: of
@@ -304,7 +299,7 @@ static int measure_pool(const struct store *store, struct activation *act, uint3
         ap->mapped = (uint32_t)min_u64((uint64_t)ensure + store->config.map_ahead, ap->entitlement);
     ap->restore = act->source ? tier_missing(store, p, from, ap->taken) : 0;
     ap->fresh = store->window_pages[p] ? window_needs(store, p, from, ap->taken, ap->reach,
-                                                      (struct blocks){ 0, act->move ? 0 : ap->taken })
+                                                      (struct blocks){ 0, act->move ? 0 : ap->taken }, act)
                                        : ap->entitlement - ap->taken;
     ap->fresh += MUTANT(restore_out_of_thin_air) ? 0 : ap->restore;
     act->chunks_needed += chunks_for(ap->reach);

@@ -104,7 +104,7 @@ static void audit_window(struct audit *a, const struct audit_holder *h) {
            space->base, space->committed, first);
     if (!store->window_pages[h->pool] || !h->seq || h->seq->state == STORE_SEQ_ACTIVATING) return;
     uint32_t reach = seq_reach(store, h->seq, h->pool),
-             needs = window_needs(store, h->pool, space, space->count, reach, (struct blocks){ 0, 0 });
+             needs = window_needs(store, h->pool, space, space->count, reach, (struct blocks){ 0, 0 }, NULL);
     EXPECT(space->count <= window_end(store, h->pool, space->base, reach) && space->reserved >= needs,
            "%s %u pool %u: GRP-3: blocks %u to %u are mapped, %u are reserved and %u needed", kind, h->index, h->pool,
            space->base, space->count, space->reserved, needs);

@@ -72,7 +72,7 @@ static uint32_t reserve_for_shared(const struct store *store, const struct seq *
     const struct space *space = &seq->space[p];
     const struct blocks shared = { window_first(store, p, frontier), pages_of(frontier) };
     if (!store->window_pages[p] || MUTANT(shared_window_is_not_replaced)) return 0;
-    uint32_t needs = window_needs(store, p, space, space->count, seq_reach(store, seq, p), shared);
+    uint32_t needs = window_needs(store, p, space, space->count, seq_reach(store, seq, p), shared, NULL);
     return needs - min_u32(needs, space->reserved);
 }
 

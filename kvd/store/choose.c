@@ -138,7 +138,8 @@ static enum recipe_answer walk(struct recipe_search *c) {
 }
 
 /* Running sequences hold what is short: then a walk over all the others would be in vain. What they do not share is
- * theirs alone. */
+ * theirs alone. A restored page of a window that victims hold, too, comes back when it is passed, so that none is
+ * counted here. */
 static bool is_in_vain(const struct recipe_search *c) {
     const struct store *store = c->store;
     for (uint32_t p = 0; p < store->n_pools; p++) {
@@ -149,7 +150,8 @@ static bool is_in_vain(const struct recipe_search *c) {
             most -=
                 seq->space[p].count - max_u32(seq->space[p].base, min_u32(seq->space[p].shared, seq->space[p].count));
         }
-        if (most < c->act.pool[p].fresh) return true;
+        uint32_t back = store->window_pages[p] ? c->act.pool[p].restore : 0;
+        if (most < c->act.pool[p].fresh - back) return true;
     }
     return store->seq_free == KVD_NONE;
 }

@@ -552,12 +552,13 @@ uint32_t window_end(const struct store *store, uint32_t pool, uint32_t base, uin
 /* A page that comes back when the sequence that holds it passes it. */
 static inline bool page_is_own(const struct page *page) { return page->references == 1 && page->pins == 0; }
 /* Pages that must be reserved for a space of `count` blocks, so that it can go on up to `reach`; others: blocks that
- * are not its own, whatever they are now. */
+ * are not its own, whatever they are now; act: whose victims hold no page any more by then, or NULL. */
 struct blocks {
     uint32_t begin, end;
 };
+struct activation;
 uint32_t window_needs(const struct store *store, uint32_t pool, const struct space *space, uint32_t count,
-                      uint32_t reach, struct blocks others);
+                      uint32_t reach, struct blocks others, const struct activation *act);
 
 /* ---- row.c ---- */
 
@@ -709,6 +710,19 @@ struct activation {
 
 /* Pages that must be there before the copies. */
 static inline uint32_t activation_now(const struct activation_pool *ap) { return ap->restore + (ap->tail_columns > 0); }
+/* References of page d, block `block` of a pool, that are left when the victims that are released or shortened have
+ * gone; act: NULL for none. A page has one place in all spaces. */
+static inline uint32_t victims_leave(const struct store *store, const struct activation *act, uint32_t p,
+                                     uint32_t block, uint32_t d) {
+    uint32_t left = store->pool[p].pages[d].references;
+    for (uint32_t i = 0; act && i < act->n_victims && left > 1; i++) {
+        const struct victim *victim = &act->victims[i];
+        const struct space *space = &victim->cont->space[p];
+        left -= !victim->demote && block >= victim_first(victim) && block < space->count &&
+                space_entry(store, space, block) == d;
+    }
+    return left;
+}
 
 /* Arguments, handles, states. STORE_OK, or why the request cannot be planned at all. */
 int activation_resolve(const struct store *store, const struct store_activation *want, struct activation *ret_act,

@@ -58,14 +58,15 @@ uint32_t window_end(const struct store *store, uint32_t p, uint32_t base, uint32
 /* The worst is the base with which the window ends at the reach: what is mapped from there on is all there will be, and
  * of what is mapped now the sequence's own pages before it have come back. */
 uint32_t window_needs(const struct store *store, uint32_t p, const struct space *space, uint32_t count, uint32_t reach,
-                      struct blocks others) {
+                      struct blocks others, const struct activation *act) {
     uint32_t bound = store->window_pages[p], base = reach > bound ? min_u32(reach - bound, count) : 0, returns = 0, n;
     base = max_u32(base, space->base);
     for (uint32_t i = space->base; i < base; i += n) {
         const uint32_t *run = space_run(store, space, i, &n);
         n = min_u32(n, base - i);
         for (uint32_t k = 0; k < n; k++)
-            returns += (i + k < others.begin || i + k >= others.end) && page_is_own(&store->pool[p].pages[run[k]]);
+            returns += (i + k < others.begin || i + k >= others.end) && store->pool[p].pages[run[k]].pins == 0 &&
+                       victims_leave(store, MUTANT(victims_stay_in_the_window) ? NULL : act, p, i + k, run[k]) == 1;
     }
     return min_u32(base + bound, reach) - count - returns;
 }

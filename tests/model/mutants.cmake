@@ -84,7 +84,8 @@ kvd_mutants(mutant_store_lent NAMES complete_page_is_named_again lent_page_is_un
             page_without_a_chain_keeps_its_name)
 kvd_mutants(mutant_store_window NAMES
             fork_behind_a_window offered_behind_a_window passed_page_is_nobodys shallower_tail_is_not_asked_for
-            shared_window_is_not_replaced torn_sequence_is_recorded window_is_short)
+            shared_window_is_not_replaced torn_sequence_is_recorded victims_stay_in_the_window
+            window_is_short)
 kvd_mutants(mutant_store_roll NAMES
             boundary_is_passed_by last_found_one_goes one_rolling_too_many rolling_image_is_of_elsewhere rolling_newest_goes rolling_one_is_cut_into
             rolling_one_is_found_unnamed rolling_one_protects rolling_one_stays_its_own

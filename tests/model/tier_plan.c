@@ -140,7 +140,8 @@ static bool tail_stays(const struct count *c, uint32_t p, uint32_t frontier) {
            (page->pins == 0 || page->committed == frontier % KVD_PAGE_TOKENS);
 }
 
-/* GRP-3: the most that lacks with any base that it may come to; what it alone holds comes back when it is passed. */
+/* GRP-3: the most that lacks with any base that it may come to; what it alone holds once the victims have gone
+ * comes back when it is passed. */
 static uint32_t window_lacks(const struct count *c, const struct store_activation *a, uint32_t p, uint32_t kept) {
     uint32_t bound = store_window_pages(&c->store->config, p),
              reach = entitle_ceiling(c->store, p, a->prompt_tokens + a->max_output_tokens - 1), most = 0, back = 0;
@@ -149,7 +150,7 @@ static uint32_t window_lacks(const struct count *c, const struct store_activatio
         if (end > kept + back) most = max_u32(most, end - kept - back);
         if (base == kept || !c->move) continue;
         uint32_t d = space_entry(c->store, &c->source->space[p], base);
-        back += c->holders[d] == 1 && c->store->pool[p].pages[d].pins == 0;
+        back += c->holders[d] - c->released[d] == 1 && c->store->pool[p].pages[d].pins == 0;
     }
     return most;
 }

@@ -171,6 +171,35 @@ static void grp_3_a_checkpoint_replaces_what_it_keeps(void) {
     }
 }
 
+/* GRP-3, ACT-8: what of a moved source's window only victims hold beside it comes back when it is passed, so the plan
+ * asks for none in its stead; what others hold, too, does not. */
+static void grp_3_victims_leave_the_window_to_a_move(void) {
+    struct fix fix;
+    struct store_config config = window_config(128, 0, ENOUGH);
+    for (uint32_t others = 0; others < 2; others++) {
+        fix_open(&fix, &config);
+        store_cont source = cont_at(&fix, 256, 1), fork[2] = { { 0 } }; /* blocks 2 and 3 */
+        for (uint32_t i = 0; i <= others; i++) {
+            store_seq seq = fix_activate(&fix, fix_from(source, true, 256, 256, 1), NULL);
+            fork[i] = fix_retain(&fix, seq, 256);
+        }
+        struct store_activation want = fix_from(source, false, 256, 300, 1600);
+        want.ensure[1] = 384;
+        fix_recipe(&want, fork, 1, 0);
+        struct kvd_plan plan = plan_of(&fix, want);
+        KVT_EQ(plan.pages[1].needed, others ? ENOUGH : ENOUGH - 2);
+        KVT_EQ(plan.pages[1].available, 2);
+        KVT_EQ(plan.feasibility, others ? KVD_BLOCKED : KVD_READY);
+        want.n_victims = 0; /* it stays */
+        KVT_EQ(plan_of(&fix, want).pages[1].needed, ENOUGH);
+        want.n_victims = 1;
+        store_seq seq = others ? (store_seq){ 0 } : fix_activate(&fix, want, NULL);
+        if (seq.bits) run_to(&fix, seq, 1890, 1);
+        KVT_EQ(fix_pool(&fix, 1).available, others ? 2 : 0);
+        fix_close(&fix);
+    }
+}
+
 static uint32_t usable_of(struct fix *fix, uint32_t pages, uint32_t turn) {
     uint8_t chain[8][32];
     struct kvd_hit hit[4];
@@ -387,6 +416,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(grp_2_a_truncation_stays_behind_what_is_shared),
                                              KVT_CASE(grp_3_the_entitlement_is_bounded),
                                              KVT_CASE(grp_3_a_checkpoint_replaces_what_it_keeps),
+                                             KVT_CASE(grp_3_victims_leave_the_window_to_a_move),
                                              KVT_CASE(grp_4_a_hit_has_its_window),
                                              KVT_CASE(grp_4_a_tail_before_what_matches_further),
                                              KVT_CASE(grp_4_a_chunk_begins_with_nothing),
