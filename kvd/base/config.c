@@ -211,7 +211,8 @@ static const struct key keys[] = {
     { "limits", "rolling_checkpoints", KEY_U32, FIELD(rolling_checkpoints), 1, 16, "4", NULL,
       "Rolling checkpoints that one sequence has at once, where its activation asks for them: the oldest goes for a\n"
       "newer one. Each takes a continuation, the pages of its windows, and a state slot where there are state "
-      "images." },
+      "images.\n"
+      "With 1 the only one goes before the newer one has its names: a death in between leaves none." },
     { "limits", "sequences_per_session", KEY_U32_AUTO, FIELD(sequences_per_session), 1, 65536, "auto", NULL,
       "Active sequences that one session may own. auto: max_concurrency." },
     { "limits", "message_queue", KEY_BYTES, FIELD(message_queue), 65536, 64u << 20, "256KiB", NULL,

@@ -212,14 +212,25 @@ static void descriptors(const struct model *m, const struct store_activation *w,
         model_reason_short(&pl->lacking, STORE_E_SHORT, STORE_S_CONTINUATION, ANY_POOL, 1, 0);
 }
 
+/* What the victims hold, out of the counts and back. */
+static void count_victims(struct model *m, const struct model_plan *pl, uint32_t p, int by) {
+    for (uint32_t v = 0; v < pl->n_victims; v++) {
+        const struct space *sp = &m->cont[pl->victims[v]].sp;
+        for (uint32_t b = max32(sp->base[p], model_pages(pl->cut[v])); b < sp->n[p]; b++)
+            m->refs[p][sp->page[p][b]] += (uint32_t)by;
+    }
+}
+
 static void pages(struct model *m, const struct store_activation *w, struct model_plan *pl, uint32_t p) {
     taken_over(m, w, pl, p);
     pl->freed[p] = freed(m, w, pl, p);
     pl->needed[p] = pl->entitlement[p] - pl->shared[p];
     if (model_has_window(m, p)) {
         static const struct space none;
+        count_victims(m, pl, p, -1); /* GRP-3: what they leave of a moved window is its sequence's alone */
         pl->needed[p] = model_needs(m, pl->from < 0 ? &none : &m->cont[pl->from].sp, p, pl->shared[p],
                                     model_full_entitlement(m, p, pl->ceiling), 0, w->keep ? pl->shared[p] : 0);
+        count_victims(m, pl, p, 1);
     }
     pl->available[p] = model_available(m, p) + pl->freed[p];
     if (pl->needed[p] > pl->available[p])

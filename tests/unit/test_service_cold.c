@@ -514,6 +514,14 @@ static bool has_no_room(void *unused) {
     return cold().dropped[COLD_DROP_ARENA] == 1;
 }
 
+/* Its bytes may be on their way when its copy has gone. */
+static bool is_not_written(void *cont) {
+    pthread_mutex_lock(&fx.service->lock);
+    bool writes = cold_tier_is_writing(fx.service, *(store_cont *)cont);
+    pthread_mutex_unlock(&fx.service->lock);
+    return !writes;
+}
+
 /* Where the writer stands still: the engine hangs, and what it writes from is in the arena. */
 static kvd_continuation retained_and_stuck(struct fx_peer *s, uint32_t first) {
     kill(server.pid, SIGSTOP);
@@ -537,12 +545,14 @@ static void cold_4_retained(void) {
     check_pages(0, 5, 10);
     check_tail(0, 5, 10);
     KVT_EQ(fx_stats(s).pool[0].available, free - 6);
+    KVT_TRUE(redis_until(is_not_written, &(store_cont){ c.bits }));
     /* Released while it is written: nothing waits for the engine, and nothing is left of it. */
     kvd_continuation other = retained_and_stuck(s, 30);
     KVT_EQ(ask(s, REQUEST(FRAME_RELEASE, .u.continuation = { .continuation = other })), KVD_OK);
     KVT_TRUE(redis_until(has_available, &(uint32_t){ free - 6 })); /* as soon as no copy reads it */
     kill(server.pid, SIGCONT);
     KVT_TRUE(redis_until(has_empty_arena, NULL));
+    KVT_TRUE(redis_until(is_not_written, &(store_cont){ other.bits })); /* or it waits for the engine, stopped again */
     /* Demoted while it is written: the copy is that of the demotion, and stays. */
     other = retained_and_stuck(s, 50);
     KVT_EQ(ask(s, REQUEST(FRAME_DEMOTE, .u.demote = { .continuation = other })), KVD_OK);
