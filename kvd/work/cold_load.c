@@ -133,7 +133,7 @@ static void refuse_job(struct cold_job *job, const struct store_refusal *refusal
     store_refusal_text(refusal, job->why, sizeof job->why);
 }
 
-/* Under the lock. 0: refused. */
+/* Under the lock. False: refused. */
 static bool begin_load(struct cold_desk *desk, struct cold_job *job, uint32_t frontier, store_cont *ret_cont) {
     struct service *s = desk->reader->service;
     struct store_refusal refusal = { 0 };
