@@ -224,7 +224,8 @@ static void count_lookup(struct call *call, const struct store_found *found, con
     bool counted = metrics_lookup(&call->service->metrics, &find, &call->session->lookups);
     uint32_t known = f->first > 0; /* of these names: the message before had it, too */
     if (!counted || again || f->n < known) return;
-    call->used = (struct curve_pages){ .names = f->digests + known, .n = f->n - known, .counted = f->n - known };
+    uint32_t n = f->n - known;
+    call->used = (struct curve_pages){ .names = n ? f->digests + known : NULL, .n = n, .counted = n };
     if (find.begins) call->used.prompt_tokens = f->prompt_tokens;
 }
 

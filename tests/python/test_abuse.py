@@ -188,7 +188,9 @@ print("closed" if client._session._closed else client.stats().sequences >= 0, fl
         """An interrupt at a drawn microsecond, again and again: the client goes on, nothing stays behind."""
         client, draw, interrupted = self.connect(timeout=20), random.Random(5), 0
         prompt = tokens(9, 300)
-        for _ in range(400):
+        end = time.monotonic() + 120
+        while interrupted < 100:  # how many draws that takes is the machine's affair
+            self.assertLess(time.monotonic(), end, f"{interrupted} interrupts came")
             try:
                 with Interrupt(draw.uniform(0.0001, 0.004)):
                     with client.activate(prompt, 500, hit=draw.choice(["best", None])) as sequence:
@@ -200,7 +202,6 @@ print("closed" if client._session._closed else client.stats().sequences >= 0, fl
                 interrupted += 1
             sequence = None
             gc.collect(0)
-        self.assertGreater(interrupted, 100)
         gc.collect()
         self.assertTrue(until(lambda: client.stats().sequences == 0))
         sequence = client.activate(prompt, 10)
