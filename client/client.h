@@ -206,4 +206,13 @@ enum kvd_status call_finish(struct kvd_client *c, struct pending_call *call, uin
 enum kvd_status call_run(struct kvd_client *c, struct msg_request *request, struct pending_call **ret_call,
                          struct msg_reply *ret_reply, struct kvd_error *error);
 
+/* ---- ticket.c ------------------------------------------------------------------------------------------ */
+enum kvd_status ticket_start(struct kvd_client *c, struct msg_request *request, kvd_ticket *ret_ticket,
+                             struct kvd_error *error);
+#define TICKET_OF(type) (UINT64_C(1) << (type))
+/* The answer to a started request of one of these types (TICKET_OF); max: sequences of a Round that there is room for.
+ * Without wait it does not block: KVD_UNAVAILABLE while there is none. KVD_OK: the caller ends with call_done. */
+enum kvd_status ticket_finish(struct kvd_client *c, kvd_ticket ticket, uint64_t types, uint32_t max, bool wait,
+                              struct pending_call **ret_call, struct msg_reply *ret_reply, struct kvd_error *error);
+
 #endif

@@ -80,3 +80,48 @@ enum kvd_status kvd_load_cold(kvd_client *c, const struct kvd_cold_prompt *p, st
     enum kvd_status status = check_prompt(p, ret_found, error);
     return status == KVD_OK ? ask_all(c, FRAME_LOAD_COLD, p, ret_found, error) : status;
 }
+
+/* ---- by ticket ---- */
+
+static enum kvd_status start_part(struct kvd_client *c, uint16_t type, const struct kvd_cold_prompt *p,
+                                  kvd_ticket *ret_ticket, struct kvd_error *error) {
+    enum kvd_status status = check_prompt(p, ret_ticket, error);
+    if (status != KVD_OK) return status;
+    struct msg_request request = {
+        .type = type, .u.cold = part_of(p, p->first, type == FRAME_LOAD_COLD ? p->from : (kvd_continuation){ 0 })
+    };
+    return ticket_start(c, &request, ret_ticket, error);
+}
+
+static enum kvd_status end_part(struct kvd_client *c, kvd_ticket ticket, bool wait, struct kvd_cold_found *ret_found,
+                                struct kvd_error *error) {
+    struct msg_reply reply;
+    struct pending_call *call;
+    if (!ret_found) return client_fail(error, KVD_INVALID_ARGUMENT, "a ticket needs a place for its answer");
+    enum kvd_status status = ticket_finish(c, ticket, TICKET_OF(FRAME_FIND_COLD) | TICKET_OF(FRAME_LOAD_COLD), 0, wait,
+                                           &call, &reply, error);
+    if (status != KVD_OK) return status;
+    *ret_found = reply.u.cold;
+    call_done(c, call);
+    return KVD_OK;
+}
+
+enum kvd_status kvd_find_cold_start(kvd_client *c, const struct kvd_cold_prompt *p, kvd_ticket *ret_ticket,
+                                    struct kvd_error *error) {
+    return start_part(c, FRAME_FIND_COLD, p, ret_ticket, error);
+}
+
+enum kvd_status kvd_load_cold_start(kvd_client *c, const struct kvd_cold_prompt *p, kvd_ticket *ret_ticket,
+                                    struct kvd_error *error) {
+    return start_part(c, FRAME_LOAD_COLD, p, ret_ticket, error);
+}
+
+enum kvd_status kvd_cold_poll(kvd_client *c, kvd_ticket ticket, struct kvd_cold_found *ret_found,
+                              struct kvd_error *error) {
+    return end_part(c, ticket, false, ret_found, error);
+}
+
+enum kvd_status kvd_cold_wait(kvd_client *c, kvd_ticket ticket, struct kvd_cold_found *ret_found,
+                              struct kvd_error *error) {
+    return end_part(c, ticket, true, ret_found, error);
+}

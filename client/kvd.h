@@ -71,6 +71,11 @@ extern "C" {
 typedef struct kvd_client kvd_client; /* one connection and session */
 typedef struct kvd_store kvd_store;   /* a mapped store: planes and tables in this process */
 
+/* A request that was started and whose answer is collected later, by the same client. */
+typedef struct kvd_ticket {
+    uint64_t id;
+} kvd_ticket;
+
 struct kvd_error {
     enum kvd_status status;
     char message[KVD_MESSAGE_BYTES];
@@ -108,8 +113,8 @@ KVD_API void kvd_client_set_timeout(kvd_client *client, uint32_t timeout_ms);
 /* These two never block. A NULL client has session and epoch 0. */
 KVD_API kvd_session_id kvd_client_session(const kvd_client *client);
 KVD_API uint64_t kvd_client_epoch(const kvd_client *client);
-/* Returns a descriptor for poll(), which stays the client's. It is readable while kvd_next_event or kvd_round_poll may
- * have something, and when the connection is lost. Do not read it. -1: client is NULL. */
+/* Returns a descriptor for poll(), which stays the client's. It is readable while kvd_next_event, kvd_round_poll or
+ * kvd_cold_poll may have something, and when the connection is lost. Do not read it. -1: client is NULL. */
 KVD_API int kvd_client_fd(const kvd_client *client);
 
 /* ---- names of prefixes --------------------------------------------------------------------------- */
@@ -301,6 +306,20 @@ KVD_API enum kvd_status kvd_find_cold(kvd_client *client, const struct kvd_cold_
  * answer is what came before it. */
 KVD_API enum kvd_status kvd_load_cold(kvd_client *client, const struct kvd_cold_prompt *prompt,
                                       struct kvd_cold_found *ret_found, struct kvd_error *error);
+/* The same off the critical path: a scheduler runs on while the engine behind kvd works. The start sends one message
+ * and returns; a message is about the first KVD_MAX_DIGESTS pages behind `first`. Where all of those are there and more
+ * is wanted, start again behind them, `from` the continuation of the part before, and release that when the longer one
+ * has come. kvd_cold_poll never blocks and returns KVD_UNAVAILABLE while there is no answer; kvd_cold_wait blocks up to
+ * the timeout. Tickets, their deadlines and lost connections are as those of kvd_round_start. A load whose ticket has
+ * ended by its deadline goes on. */
+KVD_API enum kvd_status kvd_find_cold_start(kvd_client *client, const struct kvd_cold_prompt *prompt,
+                                            kvd_ticket *ret_ticket, struct kvd_error *error);
+KVD_API enum kvd_status kvd_load_cold_start(kvd_client *client, const struct kvd_cold_prompt *prompt,
+                                            kvd_ticket *ret_ticket, struct kvd_error *error);
+KVD_API enum kvd_status kvd_cold_poll(kvd_client *client, kvd_ticket ticket, struct kvd_cold_found *ret_found,
+                                      struct kvd_error *error);
+KVD_API enum kvd_status kvd_cold_wait(kvd_client *client, kvd_ticket ticket, struct kvd_cold_found *ret_found,
+                                      struct kvd_error *error);
 
 /* A policy; the store itself never chooses. Sets want->victims so that the plan is ready: the continuations of the
  * lowest retention class first, of one class the least recently used, no more than needed, and none that frees nothing.
@@ -339,9 +358,6 @@ KVD_API enum kvd_status kvd_round(kvd_client *client, const struct kvd_round_ite
  * KVD_INVALID_ARGUMENT for too small a max excepted; a ticket whose deadline, counted from its start, has passed ends
  * when it is polled. KVD_NOT_FOUND: the ticket has ended. kvd_round_poll never connects: after a lost connection
  * kvd_client_reconnect or kvd_round_wait sends the round again. */
-typedef struct kvd_ticket {
-    uint64_t id;
-} kvd_ticket;
 KVD_API enum kvd_status kvd_round_start(kvd_client *client, const struct kvd_round_item *items, uint32_t n,
                                         kvd_ticket *ret_ticket, struct kvd_error *error);
 KVD_API enum kvd_status kvd_round_poll(kvd_client *client, kvd_ticket ticket, struct kvd_round_result *ret_results,

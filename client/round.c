@@ -53,86 +53,34 @@ enum kvd_status kvd_round(kvd_client *c, const struct kvd_round_item *items, uin
 enum kvd_status kvd_round_start(kvd_client *c, const struct kvd_round_item *items, uint32_t n, kvd_ticket *ret_ticket,
                                 struct kvd_error *error) {
     struct msg_request request;
-    struct pending_call *call;
     enum kvd_status status = client_guard(c, error);
     if (status == KVD_OK) status = check_items(items, n, error);
     if (status == KVD_OK && !ret_ticket)
         status = client_fail(error, KVD_INVALID_ARGUMENT, "kvd_round_start needs a place for the ticket");
     if (status != KVD_OK) return status;
     fill_request(&request, items, n);
-    status = call_start(c, &request, CALL_TICKET, client_deadline(c), &call, error);
-    if (status == KVD_OK) ret_ticket->id = call->id;
-    return status;
+    return ticket_start(c, &request, ret_ticket, error);
 }
 
-/* Takes a ticket's call over; from here on it is the caller's. With the lock held. */
-static enum kvd_status claim_ticket(struct kvd_client *c, kvd_ticket ticket, uint32_t max,
-                                    struct pending_call **ret_call, struct kvd_error *error) {
-    struct pending_call *call = call_lookup(c, ticket.id);
-    if (!call || call->keeper != CALL_TICKET) {
-        return client_fail(error, KVD_NOT_FOUND,
-                           "there is no open Round with ticket %llu: its answer was fetched, or its deadline passed",
-                           (unsigned long long)ticket.id);
-    }
-    if (max < call->n_touched) {
-        return client_fail(error, KVD_INVALID_ARGUMENT, "room for %u results; this Round has %u sequences", max,
-                           call->n_touched);
-    }
-    *ret_call = call;
-    return KVD_OK;
-}
-
-static void take_ticket(struct kvd_client *c, struct pending_call *call) {
-    if (call->state == CALL_ANSWERED) c->n_tickets_answered--;
-    call->keeper = CALL_WAITED;
-    client_update_fd(c);
-}
-
-/* Finishes a claimed call. */
-static enum kvd_status finish_round(struct kvd_client *c, struct pending_call *call, uint64_t deadline_ns,
-                                    struct kvd_round_result *ret_results, uint32_t *ret_n, struct kvd_error *error) {
+static enum kvd_status end_round(struct kvd_client *c, kvd_ticket ticket, bool wait,
+                                 struct kvd_round_result *ret_results, uint32_t max, uint32_t *ret_n,
+                                 struct kvd_error *error) {
     struct msg_reply reply;
+    struct pending_call *call;
+    enum kvd_status status = ticket_finish(c, ticket, TICKET_OF(FRAME_ROUND), max, wait, &call, &reply, error);
+    if (status != KVD_OK) return status;
     uint32_t n = call->n_touched;
-    enum kvd_status status = call_finish(c, call, deadline_ns, &reply, error);
-    if (status == KVD_OK) status = collect_results(c, call, &reply, n, ret_results, error);
+    status = collect_results(c, call, &reply, n, ret_results, error);
     if (status == KVD_OK) *ret_n = n;
     return status;
 }
 
-/* KVD_OK: fetch the answer, or end the ticket by its deadline. */
-static enum kvd_status look_at_ticket(struct kvd_client *c, const struct pending_call *call, struct kvd_error *error) {
-    if (call->state == CALL_ANSWERED || c->dead || clock_ns() >= call->until_ns) return KVD_OK;
-    if (call->state == CALL_SENT) return client_fail(error, KVD_UNAVAILABLE, "no answer yet");
-    return client_fail(error, KVD_UNAVAILABLE,
-                       "no answer yet: the connection to kvd at %s is lost (%s); kvd_client_reconnect or "
-                       "kvd_round_wait sends this Round again",
-                       c->path, c->link->why);
-}
-
 enum kvd_status kvd_round_poll(kvd_client *c, kvd_ticket ticket, struct kvd_round_result *ret_results, uint32_t max,
                                uint32_t *ret_n, struct kvd_error *error) {
-    struct pending_call *call = NULL;
-    enum kvd_status status = client_guard(c, error);
-    if (status != KVD_OK) return status;
-    pthread_mutex_lock(&c->lock);
-    status = claim_ticket(c, ticket, max, &call, error);
-    if (status == KVD_OK) status = look_at_ticket(c, call, error);
-    if (status == KVD_OK) {
-        call->resumed = true; /* polling connects nowhere */
-        take_ticket(c, call);
-    }
-    pthread_mutex_unlock(&c->lock);
-    return status == KVD_OK ? finish_round(c, call, 0, ret_results, ret_n, error) : status;
+    return end_round(c, ticket, false, ret_results, max, ret_n, error);
 }
 
 enum kvd_status kvd_round_wait(kvd_client *c, kvd_ticket ticket, struct kvd_round_result *ret_results, uint32_t max,
                                uint32_t *ret_n, struct kvd_error *error) {
-    struct pending_call *call = NULL;
-    enum kvd_status status = client_guard(c, error);
-    if (status != KVD_OK) return status;
-    pthread_mutex_lock(&c->lock);
-    status = claim_ticket(c, ticket, max, &call, error);
-    if (status == KVD_OK) take_ticket(c, call);
-    pthread_mutex_unlock(&c->lock);
-    return status == KVD_OK ? finish_round(c, call, client_deadline(c), ret_results, ret_n, error) : status;
+    return end_round(c, ticket, true, ret_results, max, ret_n, error);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Two hosts (a kvd, a socket and an arena each) on one real redis-server: the second serves byte for byte what the
  * first computed, and both go on whatever becomes of the engine. COLD-2, COLD-3, COLD-5, COLD-6. */
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -185,7 +186,7 @@ static void cold_5_whatever_becomes_of_the_engine(void) {
     uint64_t text = e2e_stream(5, 5000, 0);
     compute(&a, text, 400);
     KVT_TRUE(await_all(&b, text, 400, false));
-    kill(server.pid, SIGSTOP);
+    redis_stop(&server);
     go_on_without(e2e_stream(6, 5000, 0));
     kill(server.pid, SIGCONT);
     redisReply *reply = redis_ask(&server, "FLUSHALL");
@@ -228,7 +229,7 @@ static void cold_3_killed_in_a_load(void) {
     compute(&b, e2e_stream(30, 5000, 0), 100);
     KVT_TRUE(await_all(&b, text, 3000, false));
     for (int i = 0; i < 3; i++) {
-        if (i) kill(server.pid, SIGSTOP); /* once wherever it is, then before the first answer */
+        if (i) redis_stop(&server); /* once wherever it is, then before the first answer */
         pid_t child = start_loader(0);
         struct kvd_stats stats = scene_stats(b.scheduler);
         disconnect_host(&b);
@@ -319,6 +320,58 @@ static void cold_3_a_client_dies_before_a_value(void) {
     close_hosts();
 }
 
+/* The scheduler's own sequence of 200 tokens: it leases it to itself, and rounds over it. */
+static void run_rounds(kvd_client *c) {
+    struct kvd_activation want = scene_want(kvd_client_session(c), 200, 16);
+    struct kvd_activated made = scene_activate(c, &want);
+    for (uint32_t commit = 50; commit <= 200; commit += 50) {
+        struct kvd_round_item item = { .sequence = made.sequence,
+                                       .pool[0] = { .ask = KVD_ROUND_COMMIT, .commit = commit } };
+        struct kvd_round_result result = { 0 };
+        KVT_EQ(kvd_round(c, &item, 1, &result, NULL), KVD_OK);
+        KVT_EQ(result.pool[0].committed, commit);
+    }
+    struct kvd_finish how = { .sequence = made.sequence };
+    struct kvd_finished finished;
+    KVT_EQ(kvd_finish(c, &how, &finished, NULL), KVD_OK);
+}
+
+static bool is_answered(void *client) {
+    struct pollfd p = { .fd = kvd_client_fd(client), .events = POLLIN };
+    return poll(&p, 1, 0) == 1;
+}
+
+/* COLD-2: a scheduler activates and rounds while its load waits for an engine that is stopped, and comes back for it.
+ */
+static void cold_2_a_scheduler_runs_on(void) {
+    if (!KVT_TRUE(open_hosts_with_gate())) return;
+    uint64_t text = e2e_stream(1, 5000, 0);
+    uint32_t tokens[700];
+    struct kvd_cold_found found = { 0 };
+    kvd_chain *chain = e2e_chain(text, 700);
+    struct kvd_cold_prompt prompt = { .chain = chain, .prompt = tokens, .until = 700 };
+    kvd_ticket find, load;
+    e2e_tokens(text, 700, tokens);
+    compute(&a, text, 700);
+    KVT_TRUE(await_all(&b, text, 700, false));
+    KVT_EQ(kvd_find_cold_start(b.scheduler, &prompt, &find, NULL), KVD_OK);
+    KVT_EQ(kvd_cold_wait(b.scheduler, find, &found, NULL), KVD_OK);
+    KVT_EQ(found.frontier, 700);
+    redis_stop(&server);
+    KVT_EQ(kvd_load_cold_start(b.scheduler, &prompt, &load, NULL), KVD_OK);
+    run_rounds(b.scheduler);
+    KVT_EQ(kvd_cold_poll(b.scheduler, load, &found, NULL), KVD_UNAVAILABLE);
+    kill(server.pid, SIGCONT);
+    KVT_TRUE(e2e_until(is_answered, b.scheduler, 60 * E2E_SLOW, NULL));
+    KVT_EQ(kvd_cold_poll(b.scheduler, load, &found, NULL), KVD_OK);
+    KVT_EQ(found.frontier, 700);
+    KVT_TRUE(found.continuation.bits != 0);
+    reproduce(&b, text, 700);
+    scene_audit(b.scheduler);
+    kvd_chain_free(chain);
+    close_hosts();
+}
+
 static bool has_some(void *before) { return redis_number(&server, "DBSIZE") > *(long long *)before; }
 
 static struct kvd_cold_tier cold_of(const struct host *h) {
@@ -339,7 +392,7 @@ static void cold_1_killed_in_a_write(void) {
     for (uint32_t i = 0; i < 3; i++) {
         uint64_t text = e2e_stream(20 + i, 5000, 0);
         long long before = redis_number(&server, "DBSIZE");
-        if (i == 2) kill(server.pid, SIGSTOP);
+        if (i == 2) redis_stop(&server);
         compute(&a, text, 2000);
         if (i == 1) KVT_TRUE(e2e_until(has_some, &before, 60 * E2E_SLOW, NULL));
         disconnect_host(&a);
@@ -369,6 +422,7 @@ static int load_alone(const char *socket, const char *text) {
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(cold_6_two_hosts),
                                              KVT_CASE(cold_6_in_parts),
+                                             KVT_CASE(cold_2_a_scheduler_runs_on),
                                              KVT_CASE(cold_5_whatever_becomes_of_the_engine),
                                              KVT_CASE(cold_3_killed_in_a_load),
                                              KVT_CASE(cold_3_killed_before_a_value),

@@ -126,6 +126,11 @@ bool redis_start(struct redis *r) {
     return kvt_check(false, __FILE__, __LINE__, "redis-server answers (Debian's package redis-server)");
 }
 
+void redis_stop(const struct redis *r) {
+    kill(r->pid, SIGSTOP);
+    waitpid(r->pid, NULL, WUNTRACED);
+}
+
 void redis_kill(struct redis *r) {
     if (r->pid > 0) {
         kill(r->pid, SIGKILL);

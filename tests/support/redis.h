@@ -19,6 +19,8 @@ struct redis {
 
 /* Starts it, again where it ran before, and waits until it answers. False: it does not, which fails the test. */
 bool redis_start(struct redis *redis);
+/* SIGSTOP: from its return on it answers nothing, until it is sent SIGCONT. */
+void redis_stop(const struct redis *redis);
 /* SIGKILL. */
 void redis_kill(struct redis *redis);
 /* Kills it and removes its folder. */

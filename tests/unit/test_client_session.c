@@ -607,6 +607,54 @@ static void ticket_survives_a_lost_connection(void) {
     end_scene();
 }
 
+static enum script_act cold_fn(void *user, const struct msg_request *request, struct msg_reply *reply) {
+    if (request->type == FRAME_FIND_COLD || request->type == FRAME_LOAD_COLD)
+        reply->u.cold = (struct kvd_cold_found){ .continuation.bits = request->type == FRAME_LOAD_COLD ? 9 : 0,
+                                                 .frontier = (request->u.cold.first + request->u.cold.n) * 64 +
+                                                             request->u.cold.tail.n,
+                                                 .bytes = 77 };
+    return once_fn(user, request, reply);
+}
+
+/* A lookup and a load run beside other requests; their answers come once, and are no Round's. */
+static void cold_tickets(void) {
+    static uint32_t tokens[200];
+    struct kvd_cold_prompt prompt = { .prompt = tokens, .until = 150 };
+    struct kvd_cold_found found = { .frontier = 99 };
+    kvd_chain *chain;
+    kvd_ticket load;
+    KVT_NEED(BEGIN_AS(cold_fn, 60000, .act = SCRIPT_HOLD, .at = 1));
+    KVT_EQ(kvd_chain_new(NULL, &chain), KVD_OK);
+    KVT_EQ(kvd_chain_push(chain, tokens, 200), KVD_OK);
+    prompt.chain = chain;
+    KVT_EQ(kvd_load_cold_start(c, &prompt, &load, &error), KVD_OK);
+    KVT_TRUE(script_wait_requests(s, 1));
+    KVT_EQ(kvd_cold_poll(c, load, &found, &error), KVD_UNAVAILABLE);
+    KVT_EQ(found.frontier, 99);
+    KVT_EQ(ask_stats(), KVD_OK);
+    KVT_FALSE(readable(0));
+    script_let_go(s);
+    KVT_TRUE(readable(60000));
+    KVT_EQ(kvd_round_poll(c, load, results, 4, &n_results, &error), KVD_NOT_FOUND);
+    KVT_EQ(kvd_cold_poll(c, load, &found, &error), KVD_OK);
+    KVT_TRUE(found.frontier == 150 && found.continuation.bits == 9 && found.bytes == 77);
+    KVT_EQ(kvd_cold_poll(c, load, &found, &error), KVD_NOT_FOUND);
+
+    prompt.first = 2;
+    prompt.until = 128;
+    KVT_EQ(kvd_find_cold_start(c, &prompt, &ticket, &error), KVD_OUT_OF_RANGE);
+    prompt.until = 192;
+    KVT_EQ(kvd_find_cold_start(c, &prompt, &ticket, &error), KVD_OK);
+    fill_items(1, 1);
+    KVT_EQ(start_round(1), KVD_OK);
+    KVT_EQ(kvd_cold_wait(c, ticket, &found, &error), KVD_NOT_FOUND);
+    KVT_EQ(kvd_cold_wait(c, (kvd_ticket){ ticket.id - 1 }, &found, &error), KVD_OK);
+    KVT_EQ(found.frontier, 192);
+    KVT_EQ(kvd_cold_wait(c, load, NULL, &error), KVD_INVALID_ARGUMENT);
+    kvd_chain_free(chain);
+    end_scene();
+}
+
 /* ---- many threads, a connection that breaks all the time --------------------------------------------------- */
 
 struct storm {
@@ -1008,6 +1056,7 @@ int main(int argc, char **argv) {
         KVT_CASE(round_tickets),
         KVT_CASE(repeated_ticket_has_a_time_of_its_own),
         KVT_CASE(ticket_survives_a_lost_connection),
+        KVT_CASE(cold_tickets),
         KVT_CASE(srv_1_threads_share_a_connection),
         KVT_CASE(srv_1_threads_on_a_breaking_connection),
         KVT_CASE(srv_1_threads_with_lost_answers_and_deadlines),

@@ -481,7 +481,7 @@ static void cold_5_stopped_and_back(void) {
     config.connect_ns = SECOND / 5;
     KVT_NEED(start_engine(&config) && KVT_TRUE(redis_until(is_closed, NULL)));
     KVT_EQ(ask_key(COLD_TOUCH, "x"), COLD_ABSENT);
-    kill(server.pid, SIGSTOP);
+    redis_stop(&server);
     for (int i = 0; i < 5; i++) {
         struct cold_op op = make_op(COLD_TOUCH, "x");
         op.deadline_ns = clock_ns() + SECOND / 10;

@@ -345,7 +345,7 @@ static void cold_2_a_hanging_engine_holds_up_nobody(void) {
     KVT_NEED(start_service((struct fx_setup){ .ranks = 1 }, ""));
     struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
     KVT_TRUE(redis_until(is_up, NULL));
-    kill(server.pid, SIGSTOP);
+    redis_stop(&server);
     uint64_t begin = clock_ns();
     for (uint32_t i = 0; i < 4; i++) {
         kvd_continuation c = demoted(s, 5, true, 20 * i);
@@ -524,7 +524,7 @@ static bool is_not_written(void *cont) {
 
 /* Where the writer stands still: the engine hangs, and what it writes from is in the arena. */
 static kvd_continuation retained_and_stuck(struct fx_peer *s, uint32_t first) {
-    kill(server.pid, SIGSTOP);
+    redis_stop(&server);
     kvd_continuation c = retained(s, 6, true, first);
     KVT_TRUE(redis_until(has_filled_arena, NULL));
     return c;

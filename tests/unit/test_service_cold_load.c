@@ -380,7 +380,7 @@ static void with_a_secret(void) {
 static void cold_2_a_hanging_engine_holds_up_nobody(void) {
     KVT_NEED(move_to_another((struct fx_setup){ 0 }, (struct fx_setup){ 0 }, "", 4, false, 20));
     struct fx_peer *other = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
-    kill(server.pid, SIGSTOP);
+    redis_stop(&server);
     struct msg_request q = { .type = FRAME_LOAD_COLD, .u.cold = prompt(4, false) };
     q.header.session = s->session;
     q.header.sequence = ++s->sequence;
@@ -411,7 +411,7 @@ static bool is_idle(void *unused) {
 /* Who asked dies while it loads: nothing is kept, and the next one is served. */
 static void a_client_dies_in_the_middle(void) {
     KVT_NEED(move_to_another((struct fx_setup){ 0 }, (struct fx_setup){ 0 }, "", 4, false, 20));
-    kill(server.pid, SIGSTOP);
+    redis_stop(&server);
     struct msg_request q = { .type = FRAME_LOAD_COLD, .u.cold = prompt(4, false) };
     q.header.session = s->session;
     q.header.sequence = ++s->sequence;
