@@ -105,7 +105,11 @@ int cold_wire_open(struct cold_wire *wire, const struct config_listen *address, 
     wire->fd = socket(to.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (wire->fd < 0) return fail_wire(wire, "a socket: %s", strerror(errno));
     if (to.ss_family != AF_UNIX) (void)setsockopt(wire->fd, IPPROTO_TCP, TCP_NODELAY, &(int){ 1 }, sizeof(int));
-    if (connect_wire(wire, &to, bytes, deadline)) return 1;
+    return connect_wire(wire, &to, bytes, deadline) || cold_wire_adopt(wire, wire->fd);
+}
+
+int cold_wire_adopt(struct cold_wire *wire, int fd) {
+    wire->fd = fd;
     wire->reader = redisReaderCreate();
     if (!wire->reader) return fail_wire(wire, "no memory for replies");
     wire->create_array = wire->reader->fn->createArray;

@@ -34,6 +34,8 @@ struct cold_wire {
 void cold_wire_init(struct cold_wire *wire, int stop_fd);
 /* 0, or 1. */
 int cold_wire_open(struct cold_wire *wire, const struct config_listen *address, uint64_t deadline);
+/* The second half of it: takes over a socket that is connected and does not block. 0, or 1. */
+int cold_wire_adopt(struct cold_wire *wire, int fd);
 void cold_wire_close(struct cold_wire *wire);
 /* Between commands: closes it where the peer has hung up, as engines do with idle ones, or sent what nobody asked for.
  */

@@ -36,13 +36,13 @@ struct cold_reader {
     struct service *service;
     uint8_t *arena;
     struct cold_naming naming;
-    uint32_t most_objects; /* of one piece */
-    uint64_t most_bytes;
-    pthread_mutex_t lock; /* a leaf: queues, stop, figures */
+    struct cold_most most; /* of one piece */
+    uint64_t room;         /* bytes of the buffer */
+    pthread_mutex_t lock;  /* a leaf: queues, stop, figures */
     bool stop;
     struct cold_reads reads;
     struct cold_desk finder, loader;
-    uint8_t *buffer; /* the loader's, of [cold] buffer bytes */
+    uint8_t *buffer; /* the loader's */
     struct load_batch *batch;
     struct cold_absent *absent; /* the finder's */
 };
@@ -64,6 +64,7 @@ struct cold_absent {
 
 /* cold_load.c */
 struct load_batch *cold_batch_new(void); /* NULL: no memory. free */
+uint64_t cold_batch_bytes(void);
 void cold_load(struct cold_desk *desk, struct cold_job *job);
 
 #endif

@@ -26,6 +26,8 @@ struct load_batch {
     uint64_t used; /* bytes of the buffer */
 };
 
+uint64_t cold_batch_bytes(void) { return sizeof(struct load_batch); }
+
 struct load_batch *cold_batch_new(void) {
     return calloc(1, sizeof(struct load_batch));
 }
@@ -55,8 +57,7 @@ static void take_pieces(struct cold_desk *desk, struct load_batch *batch, store_
     struct store_piece piece;
     batch->n = batch->n_ops = 0;
     batch->used = 0;
-    while (batch->n_ops + reader->most_objects <= DESK_OPS &&
-           batch->used + reader->most_bytes <= reader->service->config.cold_buffer &&
+    while (batch->n_ops + reader->most.objects <= DESK_OPS && batch->used + reader->most.bytes <= reader->room &&
            store_fetch_next(reader->service->store, cont, cursor, &piece))
         add_piece(desk, batch, &piece);
 }

@@ -9,6 +9,7 @@
 #include "core.h"
 
 #define SECOND UINT64_C(1000000000)
+#define LANE_BYTES (UINT64_C(128) << 10) /* stack, and what is put together for its node */
 
 int cold_open_naming(const struct service *s, struct cold_naming *ret_naming, char *err, size_t err_bytes) {
     const char *path = s->config.cold_secret_file;
@@ -61,24 +62,32 @@ uint32_t cold_objects_of(const struct service *s, const struct cold_name *name, 
     return geom_shard_count(cold_spec_of(s, name->pool));
 }
 
-int cold_measure_pieces(const struct service *s, uint32_t *ret_most_objects, uint64_t *ret_most_bytes, char *err,
-                        size_t err_bytes) {
-    uint32_t objects = 0;
-    uint64_t most = 0, limit = s->config.cold_buffer;
+int cold_measure_pieces(const struct service *s, struct cold_most *ret_most, char *err, size_t err_bytes) {
+    struct cold_most most = { 0 };
+    uint64_t limit = s->config.cold_buffer;
     for (uint32_t p = 0; p <= s->pools.n_pools; p++) {
         struct cold_name name = { .kind = p == s->pools.n_pools ? COLD_IMAGE : COLD_PAGE, .pool = p };
         uint64_t bytes;
         if (name.kind == COLD_IMAGE) name.pool = 0;
         uint32_t n = cold_objects_of(s, &name, &bytes);
-        if (n > objects) objects = n;
-        if (n * (bytes + COLD_HEADER_BYTES) > most) most = n * (bytes + COLD_HEADER_BYTES);
+        bytes += COLD_HEADER_BYTES;
+        if (n > most.objects) most.objects = n;
+        if (bytes > most.object) most.object = bytes;
+        if (n * bytes > most.bytes) most.bytes = n * bytes;
     }
-    *ret_most_objects = objects;
-    *ret_most_bytes = most;
-    if (most <= limit) return 0;
+    *ret_most = most;
+    if (most.bytes <= limit) return 0;
     snprintf(err, err_bytes,
              "[cold] buffer: a page or state image of this model has %" PRIu64 " bytes with its headers, more than "
              "buffer = %" PRIu64 "; raise it",
-             most, limit);
+             most.bytes, limit);
     return 1;
+}
+
+uint64_t cold_room_for_values(const struct service *s, const struct cold_most *most, uint64_t tables,
+                              uint32_t objects) {
+    uint64_t buffer = s->config.cold_buffer, lane = LANE_BYTES + objects * most->object;
+    uint64_t beside = tables + s->config.cold_connections * lane;
+    uint64_t room = beside < buffer / 2 ? buffer - beside : buffer / 2;
+    return room > most->bytes ? room : most->bytes;
 }

@@ -25,9 +25,16 @@ const struct geom_pool_spec *cold_spec_of(const struct service *service, uint32_
 void cold_name_piece(const struct cold_layout *layout, const struct store_piece *piece, struct cold_name *ret_name);
 /* Objects of what has this name; bytes of each, without the header. */
 uint32_t cold_objects_of(const struct service *service, const struct cold_name *name, uint64_t *ret_bytes);
-/* Of whatever piece: the most objects, and the most bytes of all its objects with their headers. 1 with a sentence:
- * they are more than a buffer holds. */
-int cold_measure_pieces(const struct service *service, uint32_t *ret_most_objects, uint64_t *ret_most_bytes, char *err,
-                        size_t err_bytes);
+/* The most that a piece has, of whatever kind. */
+struct cold_most {
+    uint32_t objects;
+    uint64_t bytes, object; /* of all its objects, of one of them; with headers */
+};
+/* 1 with a sentence: they are more than a buffer holds. */
+int cold_measure_pieces(const struct service *service, struct cold_most *ret_most, char *err, size_t err_bytes);
+/* Bytes of values for which there is room at once, where [cold] buffer is to hold also tables of so many bytes, and for
+ * each lane what it keeps and so many objects. At least half of the buffer, and always a piece. */
+uint64_t cold_room_for_values(const struct service *service, const struct cold_most *most, uint64_t tables,
+                              uint32_t objects);
 
 #endif

@@ -13,6 +13,7 @@
 #include "pending.h"
 
 #define FINDER_LANES 1u /* one pipeline a node: questions come one after the other */
+#define LANE_OBJECTS 2u /* a reply is in the buffer of its connection, and then on its own */
 
 struct cold_job *cold_job_new(const struct kvd_cold_want *want, bool load) {
     struct cold_job *job = calloc(1, sizeof *job + want->n * sizeof job->digests[0]);
@@ -127,6 +128,16 @@ static void free_reader(struct cold_reader *reader) {
     free(reader);
 }
 
+static int take_buffer(struct cold_reader *reader, char *err, size_t err_bytes) {
+    struct service *s = reader->service;
+    uint64_t tables = sizeof *reader + 2 * DESK_OPS * sizeof(struct cold_op) + cold_batch_bytes() +
+                      COLD_ABSENT_SLOTS * sizeof(struct cold_absent);
+    if (cold_measure_pieces(s, &reader->most, err, err_bytes)) return 1;
+    reader->room = cold_room_for_values(s, &reader->most, tables, LANE_OBJECTS);
+    reader->buffer = malloc(reader->room);
+    return !reader->buffer;
+}
+
 int cold_reader_open(struct service *s, uint8_t *arena, char *err, size_t err_bytes) {
     if (s->config.cold_address.kind == LISTEN_NONE) return 0;
     struct cold_reader *reader = calloc(1, sizeof *reader);
@@ -134,12 +145,10 @@ int cold_reader_open(struct service *s, uint8_t *arena, char *err, size_t err_by
     if (!reader) return 1;
     reader->service = s;
     reader->arena = arena;
-    reader->buffer = malloc(s->config.cold_buffer);
     reader->batch = cold_batch_new();
     reader->absent = calloc(COLD_ABSENT_SLOTS, sizeof *reader->absent);
     pthread_mutex_init(&reader->lock, NULL);
-    if (!reader->buffer || !reader->batch || !reader->absent ||
-        cold_measure_pieces(s, &reader->most_objects, &reader->most_bytes, err, err_bytes) ||
+    if (!reader->batch || !reader->absent || take_buffer(reader, err, err_bytes) ||
         cold_open_naming(s, &reader->naming, err, err_bytes) ||
         open_desk(reader, &reader->finder, FINDER_LANES, err, err_bytes) ||
         open_desk(reader, &reader->loader, s->config.cold_connections, err, err_bytes)) {

@@ -38,8 +38,8 @@ struct cold_tier {
     store_cont writing;
     /* The writer's. */
     uint8_t *buffer;
-    uint64_t used, largest;       /* bytes of the buffer, and those that one item may need */
-    uint32_t most_ops;            /* of one item: at most 840, of the ranks that divide the heads */
+    uint64_t used, room;          /* bytes of the buffer */
+    struct cold_most most;        /* of one item: at most 840 objects, of the ranks that divide the heads */
     struct cold_op *ops;          /* [OPS] */
     struct cold_written *written; /* [OPS]: what they write */
     struct cold_item *items;
@@ -54,6 +54,11 @@ struct cold_tier {
     struct cold_stats stats;
     pthread_t thread;
 };
+
+#define TABLES                                                                                                         \
+    (sizeof(struct cold_tier) +                                                                                        \
+     OPS * (sizeof(struct cold_op) + sizeof(struct cold_written) + sizeof(struct cold_item)) +                         \
+     COLD_CHECK_LIMIT * sizeof(struct cold_written) + MET_SLOTS * sizeof(uint64_t))
 
 /* ---- pauses -------------------------------------------------------------------------------------- */
 
@@ -230,8 +235,7 @@ static bool take_check(struct cold_tier *t, uint32_t *ret_objects) {
 /* Between batches, whose buffer it uses. */
 static void run_check(struct cold_tier *t) {
     const struct config *c = &t->service->config;
-    const struct cold_check_means means = { t->engine, t->naming.secret, c->cold_timeout,
-                                            t->buffer, c->cold_buffer,   t->ops,
+    const struct cold_check_means means = { t->engine, t->naming.secret, c->cold_timeout, t->buffer, t->room, t->ops,
                                             OPS };
     struct cold_checked checked;
     uint32_t objects;
@@ -250,7 +254,7 @@ static void run_check(struct cold_tier *t) {
 /* ---- the writer ---------------------------------------------------------------------------------- */
 
 static bool is_full(const struct cold_tier *t) {
-    return t->service->config.cold_buffer - t->used < t->largest || OPS - t->n_ops < t->most_ops;
+    return t->room - t->used < t->most.bytes || OPS - t->n_ops < t->most.objects;
 }
 
 static bool is_stopping(struct cold_tier *t) {
@@ -355,7 +359,8 @@ static void *write_demoted(void *argument) {
 static int start_writer(struct cold_tier *t) {
     pthread_condattr_t clock;
     sigset_t all, before;
-    t->buffer = malloc(t->service->config.cold_buffer);
+    t->room = cold_room_for_values(t->service, &t->most, TABLES, 0);
+    t->buffer = malloc(t->room);
     t->ops = calloc(OPS, sizeof *t->ops);
     t->written = calloc(OPS, sizeof *t->written);
     t->check.ring = calloc(COLD_CHECK_LIMIT, sizeof *t->check.ring);
@@ -399,8 +404,8 @@ int cold_tier_open(struct service *s, const uint8_t *arena, char *err, size_t er
     t->service = s;
     t->arena = arena;
     struct cold_engine_config config = cold_engine_config_of(c);
-    if (cold_measure_pieces(s, &t->most_ops, &t->largest, err, err_bytes) ||
-        cold_open_naming(s, &t->naming, err, err_bytes) || cold_engine_new(&config, &t->engine, err, err_bytes)) {
+    if (cold_measure_pieces(s, &t->most, err, err_bytes) || cold_open_naming(s, &t->naming, err, err_bytes) ||
+        cold_engine_new(&config, &t->engine, err, err_bytes)) {
         free(t);
         return 1;
     }
