@@ -109,9 +109,12 @@ static bool has_all(void *question) {
     return !ask(q) || q->frontier == q->n;
 }
 
+/* Looks until it is there, and only then loads: what came of a part would stay in the arena. */
 static bool await_all(struct host *h, uint64_t seed, uint32_t n, bool load) {
-    struct question q = { .host = h, .seed = seed, .n = n, .load = load };
-    return KVT_TRUE(e2e_until(has_all, &q, 60 * E2E_SLOW, NULL)) && KVT_EQ(q.frontier, n) &&
+    struct question q = { .host = h, .seed = seed, .n = n };
+    bool found = KVT_TRUE(e2e_until(has_all, &q, 60 * E2E_SLOW, NULL));
+    q.load = load;
+    return found && (!load || KVT_TRUE(e2e_until(has_all, &q, 60 * E2E_SLOW, NULL))) && KVT_EQ(q.frontier, n) &&
            KVT_EQ(q.continuation.bits != 0, load);
 }
 
