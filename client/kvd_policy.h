@@ -17,7 +17,8 @@
  * Conventions: those of kvd.h. Times are nanoseconds of one clock that does not go back; which one is the caller's
  * choice, so that a replay runs on the time of its trace. The same calls with the same times make the same choices. A
  * policy belongs to one thread at a time, and to one scheduler's client: what others keep it does not know, and gives
- * up last, by kvd_choose_victims. It costs about 200 bytes a remembered prompt, and 110 a continuation.
+ * up last, by kvd_choose_victims. It costs about 210 bytes a remembered prompt, 120 a continuation, and 370,000 a
+ * quota.
  */
 #ifndef KVD_POLICY_H
 #define KVD_POLICY_H
@@ -41,8 +42,16 @@ struct kvd_policy_terms {
     uint64_t until_ns; /* from then on it is over, whatever else is said, a second later at most; 0: never */
 };
 
-/* options NULL: all defaults. The caller frees *ret_policy with kvd_policy_free. KVD_RESOURCE_EXHAUSTED: no memory. No
- * other function allocates. */
+/* What a domain may keep beside the needs of others, in pages of pool 0 of its continuations. Pages that several of
+ * them share count once for each. */
+#define KVD_POLICY_QUOTAS 64u /* domains that may have one */
+struct kvd_policy_share {
+    uint64_t pages; /* on the device and in the arena together. An arena holds bytes / kvd_pool_info.page_bytes */
+    uint64_t device_pages; /* of those, on the device, where victims are demoted; 0: all */
+};
+
+/* options NULL: all defaults. The caller frees *ret_policy with kvd_policy_free. KVD_RESOURCE_EXHAUSTED: no memory.
+ * Beside it kvd_policy_quota alone allocates. */
 KVD_API enum kvd_status kvd_policy_new(const struct kvd_policy_options *options, kvd_policy **ret_policy);
 KVD_API void kvd_policy_free(kvd_policy *policy); /* NULL is allowed */
 
@@ -64,6 +73,22 @@ KVD_API void kvd_policy_gone(kvd_policy *policy, kvd_continuation continuation);
  * (kvd_set_retention): then that goes before, and nothing is refused that fits. */
 KVD_API enum kvd_status kvd_policy_set(kvd_policy *policy, kvd_continuation continuation,
                                        const struct kvd_policy_terms *terms);
+
+/* new_one has taken the place of old_one, of which it was forked (the next turn of a conversation): it takes over its
+ * terms, and old_one is over. A moved source is gone, and needs no word. KVD_NOT_FOUND: one of them is not known.
+ * KVD_RESOURCE_EXHAUSTED: more than pinned_pages would be pinned. */
+KVD_API enum kvd_status kvd_policy_supersede(kvd_policy *policy, kvd_continuation old_one, kvd_continuation new_one);
+
+/* The domain of that root (kvd_chain_root) has this quota from now on; share NULL: none. A quota is no limit: who is
+ * beyond it keeps what nobody needs. Victims are first what is over; then what domains keep beyond their quotas; then
+ * continuations of domains without a quota; and what is within a quota last. Of each group those that are said to come
+ * back go after the others, and the learned order decides within that. So one domain's flood takes nothing that another
+ * one keeps within its quota, as long as all quotas together fit. Of a domain beyond its quota no more goes first than
+ * lies beyond, but what cannot be shortened goes whole. Pinned pages count. What runs does not. It looks at all that is
+ * known, so set quotas at the start. KVD_RESOURCE_EXHAUSTED: KVD_POLICY_QUOTAS domains have one, or there is no memory.
+ */
+KVD_API enum kvd_status kvd_policy_quota(kvd_policy *policy, const kvd_digest *root,
+                                         const struct kvd_policy_share *share);
 
 /* Continuations that are known, the least valuable first, without those that are pinned: writes at most max handles.
  * Returns how many. */

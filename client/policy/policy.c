@@ -5,6 +5,7 @@
 #include "kvd_policy.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "client.h"
 #include "policy_memory.h"
@@ -54,11 +55,20 @@ void kvd_policy_free(kvd_policy *p) {
 
 /* ---- what happens ---- */
 
+/* A number for a root; never 0. */
+static uint64_t domain_of(const kvd_digest *root) {
+    uint64_t domain;
+    memcpy(&domain, root->bytes, sizeof domain);
+    return domain | 1;
+}
+
 uint64_t kvd_policy_prompt(kvd_policy *p, const kvd_chain *chain, size_t n_prompt, uint64_t now_ns) {
     size_t pages = n_prompt / KVD_PAGE_TOKENS, most = kvd_chain_pages(chain);
     if (pages > most) pages = most;
     if (now_ns > p->now_ns) p->now_ns = now_ns;
-    return memory_note(&p->memory, kvd_chain_digests(chain), (uint32_t)pages, (uint32_t)n_prompt, p->now_ns);
+    use_id use = memory_note(&p->memory, kvd_chain_digests(chain), (uint32_t)pages, (uint32_t)n_prompt, p->now_ns);
+    if (chain) memory_use(&p->memory, use)->domain = domain_of(&kvd_chain_root(chain)->digest);
+    return use;
 }
 
 void kvd_policy_kept(kvd_policy *p, uint64_t use_, kvd_continuation continuation, uint32_t tokens) {
@@ -73,9 +83,11 @@ void kvd_policy_kept(kvd_policy *p, uint64_t use_, kvd_continuation continuation
         if (tokens > use->tokens) use->tokens = tokens;
         entry.at_ns = use->at_ns;
         entry.rate = use->class.rate;
+        entry.domain = use->domain;
         entry.prompt_pages = use->pages;
     } else if (before) {
         entry.rate = before->rate;
+        entry.domain = before->domain;
         entry.prompt_pages = before->prompt_pages;
     }
     catalog_put(&p->catalog, &entry);
@@ -97,6 +109,36 @@ enum kvd_status kvd_policy_set(kvd_policy *p, kvd_continuation continuation, con
     return KVD_OK;
 }
 
+static struct kvd_policy_terms terms_of(const struct catalog_entry *e) {
+    return (struct kvd_policy_terms){ .pinned = e->class == CATALOG_PINNED,
+                                      .over = e->class == CATALOG_OVER,
+                                      .back = e->class == CATALOG_BACK,
+                                      .until_ns = e->until_ns };
+}
+
+enum kvd_status kvd_policy_supersede(kvd_policy *p, kvd_continuation old, kvd_continuation new) {
+    if (!p || old.bits == new.bits) return KVD_INVALID_ARGUMENT;
+    const struct catalog_entry *before = catalog_find(&p->catalog, old.bits);
+    if (!before || !catalog_find(&p->catalog, new.bits)) return KVD_NOT_FOUND;
+    const struct kvd_policy_terms now = terms_of(before), over = { .over = true };
+    kvd_policy_set(p, old, &over);
+    enum kvd_status status = kvd_policy_set(p, new, &now);
+    if (status != KVD_OK) kvd_policy_set(p, old, &now);
+    return status;
+}
+
+enum kvd_status kvd_policy_quota(kvd_policy *p, const kvd_digest *root, const struct kvd_policy_share *share) {
+    if (!p || !root) return KVD_INVALID_ARGUMENT;
+    if (!share) {
+        catalog_drop_share(&p->catalog, domain_of(root));
+        return KVD_OK;
+    }
+    const uint64_t most[CATALOG_COUNTS] = {
+        [CATALOG_ALL] = share->pages, [CATALOG_DEVICE] = share->device_pages ? share->device_pages : share->pages
+    };
+    return catalog_set_share(&p->catalog, domain_of(root), most) ? KVD_RESOURCE_EXHAUSTED : KVD_OK;
+}
+
 /* ---- order ---- */
 
 uint32_t kvd_policy_rank(kvd_policy *p, uint64_t now_ns, kvd_continuation *ret_continuations, uint32_t max) {
@@ -106,7 +148,10 @@ uint32_t kvd_policy_rank(kvd_policy *p, uint64_t now_ns, kvd_continuation *ret_c
     if (now_ns > p->now_ns) p->now_ns = now_ns;
     catalog_advance(&p->catalog, p->now_ns);
     catalog_begin(&p->catalog, true, &walk);
-    while (n < max && (entry = catalog_step(&walk, &part))) ret_continuations[n++].bits = entry->bits;
+    while (n < max && (entry = catalog_step(&walk, &part))) {
+        catalog_take(&p->catalog, entry, entry->pages, entry->pages);
+        ret_continuations[n++].bits = entry->bits;
+    }
     return n;
 }
 

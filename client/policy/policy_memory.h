@@ -16,6 +16,7 @@ typedef uint64_t use_id; /* 1, 2, 3, ...; 0 = none */
 
 struct use {
     uint64_t at_ns, gap_ns; /* gap: the geometric mean of this gap and the earlier ones; 0: the first of its kind */
+    uint64_t domain;        /* of the prompt */
     uint32_t uses, pages;   /* pages: full ones of the prompt */
     uint32_t tokens;        /* prompt, and the answer once it is known */
     bool returned;

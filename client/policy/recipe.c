@@ -39,6 +39,8 @@ static uint32_t release_part(struct policy_recipe *r, struct catalog_entry *e, u
     }
     struct kvd_victim *v = victim_of(r, e);
     if (!v) return 0;
+    int64_t here = e->demoted || v->demote ? 0 : left; /* on the device until now */
+    catalog_take(r->releasing.catalog, e, (int64_t)left - to, here - (e->demoted ? 0 : to));
     v->demote = false;
     v->frontier = to * KVD_PAGE_TOKENS;
     r->shortened = r->shortened + (to != 0) - cut;
@@ -53,6 +55,8 @@ static bool release_pages(struct policy_recipe *r, uint64_t pages) {
         uint64_t most = pages - gone < UINT32_MAX ? pages - gone : UINT32_MAX;
         struct catalog_entry *e = catalog_step(&r->releasing, &part);
         if (!e) return gone > 0;
+        uint64_t beyond = catalog_beyond(&r->releasing, e);
+        if (beyond < most) most = beyond;
         gone += release_part(r, e, part, (uint32_t)most);
     }
     return true;
@@ -83,6 +87,7 @@ static bool demote_pages(struct policy_recipe *r, uint64_t pages) {
         struct kvd_victim *v = victim_of(r, e);
         if (!v) continue;
         v->demote = true;
+        catalog_take(r->demoting.catalog, e, 0, e->pages);
         gone += e->pages;
     }
     return true;

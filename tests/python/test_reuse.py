@@ -27,8 +27,16 @@ class InC:
     def free(self):
         LIB.kvd_policy_free(self._policy)
 
-    def prompt(self, prompt, now):
-        chain = Chain(kvd.Domain(""))
+    def quota(self, domain, pages, device_pages=0):
+        root = ctypes.create_string_buffer(kvd.Domain(domain).root(), 32)
+        share = POLICY.policy_share(pages or 0, device_pages)
+        return LIB.kvd_policy_quota(self._policy, root, None if pages is None else ctypes.byref(share))
+
+    def supersede(self, old, new):
+        return LIB.kvd_policy_supersede(self._policy, H.continuation(old), H.continuation(new))
+
+    def prompt(self, prompt, domain, now):
+        chain = Chain(kvd.Domain(domain))
         chain.push(prompt)
         return LIB.kvd_policy_prompt(self._policy, chain.pointer, ctypes.c_size_t(len(prompt)), U64(now))
 
@@ -85,15 +93,15 @@ class Twins(KvdCase):
         self.want = followed
         return followed
 
-    def serve(self, prompt):
-        use = self.in_c.prompt(prompt, self.now)
-        self.assertEqual(self.in_python.prompt(kvd.Chain("", prompt), len(prompt), self.now), use)
-        hits = self.client.find(prompt)
+    def serve(self, prompt, domain=""):
+        use = self.in_c.prompt(prompt, domain, self.now)
+        self.assertEqual(self.in_python.prompt(kvd.Chain(domain, prompt), len(prompt), self.now), use)
+        hits = self.client.find(prompt, domain)
         hit = hits[0] if hits else None
         keep = hit is not None and hit.usable < hit.frontier * 3 // 4
         self.want = kvd.Activation(1, 1, source=hit.continuation if hit else 0, keep=keep)
         try:
-            sequence = self.client.activate(prompt, 2, hit=hit, keep=keep, evict=self.choose)
+            sequence = self.client.activate(prompt, 2, hit=hit, keep=keep, evict=self.choose, domain=domain)
         except kvd.ResourceExhausted:
             return None  # only without what is pinned, say both
         if self.want.source and not self.want.keep:
@@ -114,6 +122,42 @@ class Twins(KvdCase):
         except kvd.Error as error:
             status = error.status
         self.assertEqual(self.in_c.set(continuation, **terms), status)
+
+    def supersede(self, old, new):
+        try:
+            self.in_python.supersede(old, new)
+            status = 0
+        except kvd.Error as error:
+            status = error.status
+        self.assertEqual(self.in_c.supersede(old, new), status)
+
+    def set_quota(self, domain, pages, device_pages=0):
+        self.in_python.quota(domain, pages, device_pages)
+        self.assertEqual(self.in_c.quota(domain, pages, device_pages), 0)
+
+    def test_same_choices_with_quotas(self):
+        draw = random.Random(5)
+        self.set_quota("a", 40, 30)
+        self.set_quota("b", 25)
+        last = 0
+        for i in range(220):
+            domain = "aabccc"[draw.randrange(6)]
+            text = draw.randrange(8) if i % 3 else 1000 + i
+            length = 64 * draw.randrange(1, 24) + draw.randrange(64)
+            continuation = self.serve([text * 10000 + k for k in range(length)], domain)
+            if continuation and i % 9 == 0:
+                self.set_terms(draw.randrange(10), continuation)
+            if continuation and i % 12 == 0:
+                self.supersede(last, continuation)
+            last = continuation or last
+            if i % 70 == 69:
+                self.set_quota("ab"[i // 70 % 2], None)
+                self.set_quota("c", 20 + i // 10)
+            self.now += draw.randrange(1, 20 * SECOND)
+            if i % 10 == 0:
+                self.assertEqual(self.in_python.rank(self.now), self.in_c.rank(self.now))
+        self.assertGreater(self.choices, 40)
+        self.assertGreater(self.taken, 60)
 
     def test_same_choices(self):
         draw = random.Random(3)

@@ -11,6 +11,7 @@
 #define NAMES (1u << 18) /* places for pages; none is forgotten */
 
 struct kvd_chain {
+    struct kvd_root root;
     kvd_digest *digests;
     uint32_t n;
 };
@@ -54,10 +55,11 @@ static uint64_t mix(uint64_t z) {
     return z ^ z >> 31;
 }
 
-kvd_chain *paper_chain(const uint64_t *pages, uint32_t n) {
+kvd_chain *paper_chain(uint64_t domain, const uint64_t *pages, uint32_t n) {
     kvd_chain *chain = need(calloc(1, sizeof *chain));
-    uint64_t name = 1;
+    uint64_t name = mix(domain) + 1;
     chain->n = n;
+    memcpy(chain->root.digest.bytes, &name, sizeof name);
     chain->digests = need(calloc(n + 1, sizeof *chain->digests));
     for (uint32_t i = 0; i < n; i++) {
         name = mix(name * UINT64_C(0x9E3779B97F4A7C15) + pages[i] + 1);
@@ -71,6 +73,7 @@ void kvd_chain_free(kvd_chain *chain) {
     free(chain);
 }
 
+const struct kvd_root *kvd_chain_root(const kvd_chain *chain) { return &chain->root; }
 const kvd_digest *kvd_chain_digests(const kvd_chain *chain) { return chain->digests; }
 size_t kvd_chain_pages(const kvd_chain *chain) { return chain->n; }
 

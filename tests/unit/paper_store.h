@@ -22,8 +22,8 @@ struct paper_figures {
 struct paper_store *paper_new(uint64_t pool_pages, uint64_t arena_pages, uint32_t most_continuations);
 void paper_free(struct paper_store *store);
 struct paper_figures paper_figures(const struct paper_store *store);
-/* A prompt of n full pages; equal numbers after equal ones are equal pages. Free it with kvd_chain_free. */
-kvd_chain *paper_chain(const uint64_t *pages, uint32_t n);
+/* A prompt of n full pages; equal numbers after equal ones of a domain are equal pages. Free it with kvd_chain_free. */
+kvd_chain *paper_chain(uint64_t domain, const uint64_t *pages, uint32_t n);
 /* Sets source, frontier and keep for the longest prefix that is there: moved where most of it is used. */
 void paper_find(const struct paper_store *store, const kvd_chain *chain, struct kvd_activation *want);
 /* The activation happens: returns the sequence. Pages beyond the chain are its own. */

@@ -179,6 +179,30 @@ static void terms_come_before_what_is_learned(void) {
     kvd_policy_free(policy);
 }
 
+/* What takes the place of another has its terms, within the budget of pins, and the other is over. */
+static void superseded_ones_hand_on_their_terms(void) {
+    kvd_policy *policy = NULL;
+    const struct kvd_policy_terms back = { .back = true, .until_ns = 900 * SECOND }, pinned = { .pinned = true };
+    KVT_EQ(kvd_policy_new(&(struct kvd_policy_options){ .pinned_pages = 7 }, &policy), KVD_OK);
+    for (uint64_t i = 1; i <= 5; i++) use_text(policy, i, i < 5 ? 4 : 8, i, i * 20 * SECOND); /* 5 pages each, and 9 */
+    KVT_EQ(kvd_policy_set(policy, (kvd_continuation){ 2 }, &back), KVD_OK);
+    KVT_EQ(kvd_policy_supersede(policy, (kvd_continuation){ 2 }, (kvd_continuation){ 4 }), KVD_OK);
+    KVT_EQ(place_in_rank(policy, 2, 200 * SECOND), 0);
+    KVT_EQ(place_in_rank(policy, 4, 200 * SECOND), 4);
+    KVT_EQ(place_in_rank(policy, 4, 901 * SECOND), 1); /* its time is over, too: the younger of both */
+    KVT_EQ(kvd_policy_set(policy, (kvd_continuation){ 1 }, &pinned), KVD_OK);
+    KVT_EQ(kvd_policy_supersede(policy, (kvd_continuation){ 1 }, (kvd_continuation){ 3 }), KVD_OK); /* counted once */
+    KVT_EQ(place_in_rank(policy, 3, 901 * SECOND), UINT32_MAX);
+    KVT_EQ(place_in_rank(policy, 1, 901 * SECOND), 0);
+    KVT_EQ(kvd_policy_supersede(policy, (kvd_continuation){ 3 }, (kvd_continuation){ 5 }), KVD_RESOURCE_EXHAUSTED);
+    KVT_EQ(place_in_rank(policy, 3, 901 * SECOND), UINT32_MAX); /* and nothing has changed */
+    KVT_EQ(place_in_rank(policy, 5, 901 * SECOND), 3);
+    KVT_EQ(kvd_policy_supersede(policy, (kvd_continuation){ 3 }, (kvd_continuation){ 9 }), KVD_NOT_FOUND);
+    KVT_EQ(kvd_policy_supersede(policy, (kvd_continuation){ 9 }, (kvd_continuation){ 3 }), KVD_NOT_FOUND);
+    KVT_EQ(kvd_policy_supersede(policy, (kvd_continuation){ 3 }, (kvd_continuation){ 3 }), KVD_INVALID_ARGUMENT);
+    kvd_policy_free(policy);
+}
+
 /* The same calls at the same times: the same order. */
 static void is_deterministic(void) {
     kvd_policy *policy[2];
@@ -269,6 +293,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(knows_what_is_there),
                                              KVT_CASE(learns_how_far_returns_reach),
                                              KVT_CASE(terms_come_before_what_is_learned),
+                                             KVT_CASE(superseded_ones_hand_on_their_terms),
                                              KVT_CASE(is_deterministic),
                                              KVT_CASE(adversarial_orders),
                                              KVT_CASE(refuses_nonsense),

@@ -16,13 +16,14 @@ enum { LONGEST = 64 };
 struct desk {
     struct paper_store *store;
     kvd_policy *policy;
-    uint64_t now, found, choices;
+    uint64_t now, found, choices, domain; /* domain: of the prompts that come */
     struct kvd_victim room[PAPER_MOST];
 };
 
 static void open_desk(struct desk *d, uint64_t pool, uint64_t arena, uint32_t most) {
     *d = (struct desk){ .store = paper_new(pool, arena, most) };
-    KVT_EQ(kvd_policy_new(&(struct kvd_policy_options){ .demotes = arena > 0 }, &d->policy), KVD_OK);
+    const struct kvd_policy_options options = { .demotes = arena > 0, .pinned_pages = 60 };
+    KVT_EQ(kvd_policy_new(&options, &d->policy), KVD_OK);
 }
 
 static void close_desk(struct desk *d) {
@@ -39,7 +40,7 @@ struct request {
 
 /* A prompt of n pages and some tokens, and an answer of a page. */
 static enum kvd_status begin_request(struct desk *d, const uint64_t *pages, uint32_t n, struct request *ret) {
-    struct request r = { .chain = paper_chain(pages, n), .pages = n + 1 };
+    struct request r = { .chain = paper_chain(d->domain, pages, n), .pages = n + 1 };
     r.want = (struct kvd_activation){ .prompt_tokens = n * 64 + 1, .max_output_tokens = 60, .ensure[0] = r.pages * 64 };
     r.use = kvd_policy_prompt(d->policy, r.chain, r.want.prompt_tokens, d->now);
     paper_find(d->store, r.chain, &r.want);
@@ -250,6 +251,119 @@ static void many_small_against_one_large(void) {
     close_desk(&d);
 }
 
+/* ---- quotas of domains ---- */
+
+static void set_quota(struct desk *d, uint64_t domain, uint64_t pages, uint64_t device_pages) {
+    kvd_chain *chain = paper_chain(domain, NULL, 0);
+    const struct kvd_policy_share share = { pages, device_pages };
+    KVT_EQ(kvd_policy_quota(d->policy, &kvd_chain_root(chain)->digest, &share), KVD_OK);
+    kvd_chain_free(chain);
+}
+
+/* Of those that are still there; one whose handle was given to `made` is not. */
+static uint32_t pages_of(const struct desk *d, kvd_continuation *kept, uint32_t n, kvd_continuation made) {
+    uint32_t pages = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (kept[i].bits == made.bits) kept[i].bits = 0;
+        if (kept[i].bits) pages += paper_pages(d->store, kept[i]);
+    }
+    return pages;
+}
+
+/* A domain keeps 93 pages within its quota. Whatever another one floods the store with, said to come back or not, with
+ * a quota of its own or without: nothing of them is lost, and with an arena nothing of them is demoted. */
+static void quota_a_flood_leaves_it_alone(void) {
+    for (uint32_t variant = 0; variant < 8; variant++) {
+        struct desk d;
+        kvd_continuation kept[3];
+        uint64_t arena = variant & 1 ? 150 : 0;
+        open_desk(&d, 200, arena, PAPER_MOST);
+        set_quota(&d, 1, 100, 0);
+        if (variant & 2) set_quota(&d, 2, 40, 0);
+        d.domain = 1;
+        for (uint64_t i = 0; i < 3; i++, d.now += SECOND) kept[i] = serve_text(&d, 1 + i, 0, 30);
+        d.domain = 2;
+        for (uint32_t i = 0; i < 400; i++, d.now += SECOND) {
+            kvd_continuation flood = serve_text(&d, 10 + i, 2, 5 + i % 40);
+            if (variant & 4) kvd_policy_set(d.policy, flood, &(struct kvd_policy_terms){ .back = true });
+        }
+        for (uint64_t i = 0; i < 3; i++) KVT_EQ(paper_pages(d.store, kept[i]), 31);
+        d.domain = 1;
+        d.found = 0;
+        uint64_t before = paper_figures(d.store).demoted;
+        for (uint64_t i = 0; i < 3; i++) serve_text(&d, 1 + i, 0, 30);
+        KVT_EQ(d.found, 3 * 30);
+        if (!arena) KVT_EQ(paper_figures(d.store).demoted, before);
+        KVT_EQ(paper_figures(d.store).fallbacks, 0);
+        close_desk(&d);
+    }
+}
+
+/* What nobody needs is kept beyond a quota; what others need then goes first, and no more than lies beyond. */
+static void quota_is_a_share_and_no_limit(void) {
+    struct desk d;
+    kvd_continuation kept[6], plain[2];
+    open_desk(&d, 200, 0, PAPER_MOST);
+    set_quota(&d, 1, 100, 0);
+    for (uint64_t i = 0; i < 2; i++, d.now += SECOND) plain[i] = serve_text(&d, 1 + i, 0, 19); /* older, 40 pages */
+    d.domain = 1;
+    for (uint64_t i = 0; i < 6; i++, d.now += SECOND) kept[i] = serve_text(&d, 11 + i, 0, 24); /* 150 pages */
+    KVT_EQ(pages_of(&d, kept, 6, (kvd_continuation){ 0 }), 150);
+    d.domain = 2;
+    kvd_continuation made = serve_text(&d, 31, 0, 59); /* 60 pages: ten are free, and 50 lie beyond the quota */
+    KVT_EQ(pages_of(&d, kept, 6, made), 100);
+    for (uint64_t i = 0; i < 2; i++) KVT_EQ(paper_pages(d.store, plain[i]), 20);
+    made = serve_text(&d, 32, 0, 9); /* now the plain ones give */
+    KVT_EQ(pages_of(&d, kept, 6, made), 100);
+    KVT_EQ(paper_pages(d.store, plain[0]), 10);
+    close_desk(&d);
+}
+
+/* On the device a domain has 30 pages, and 90 in both: more of it is demoted first, and released first. */
+static void quota_of_the_device_and_of_both(void) {
+    struct desk d;
+    kvd_continuation kept[3];
+    open_desk(&d, 120, 100, PAPER_MOST);
+    set_quota(&d, 1, 90, 30);
+    for (uint64_t i = 0; i < 2; i++, d.now += SECOND) serve_text(&d, 1 + i, 0, 14);
+    d.domain = 1;
+    for (uint64_t i = 0; i < 3; i++, d.now += SECOND) kept[i] = serve_text(&d, 11 + i, 0, 29);
+    KVT_EQ(paper_figures(d.store).demoted, 0); /* 120 pages */
+    d.domain = 0;
+    for (uint64_t i = 2; i < 4; i++, d.now += SECOND) serve_text(&d, 1 + i, 0, 29);
+    KVT_EQ(paper_figures(d.store).demoted, 2); /* of the domain: the older ones of the others stay */
+    KVT_EQ(paper_figures(d.store).host_used, 60);
+    for (uint64_t i = 0; i < 4; i++, d.now += SECOND) serve_text(&d, 41 + i, 0, 29);
+    for (uint64_t i = 0; i < 3; i++) KVT_EQ(paper_pages(d.store, kept[i]), 30); /* 90 are within */
+    KVT_EQ(paper_figures(d.store).fallbacks, 0);
+    close_desk(&d);
+}
+
+/* A quota that is taken back protects nothing, and one that comes later counts what is there already. */
+static void quota_comes_and_goes(void) {
+    struct desk d;
+    open_desk(&d, 100, 0, PAPER_MOST);
+    d.domain = 1;
+    kvd_continuation kept = serve_text(&d, 1, 0, 39);
+    set_quota(&d, 1, 40, 0);
+    d.domain = 2;
+    for (uint64_t i = 0; i < 30; i++, d.now += SECOND) serve_text(&d, 10 + i, 0, 29);
+    KVT_EQ(paper_pages(d.store, kept), 40);
+    kvd_chain *chain = paper_chain(1, NULL, 0);
+    KVT_EQ(kvd_policy_quota(d.policy, &kvd_chain_root(chain)->digest, NULL), KVD_OK);
+    KVT_EQ(kvd_policy_quota(d.policy, &kvd_chain_root(chain)->digest, NULL), KVD_OK);
+    kvd_chain_free(chain);
+    for (uint64_t i = 0; i < 30; i++, d.now += SECOND) serve_text(&d, 50 + i, 0, 29);
+    KVT_TRUE(paper_pages(d.store, kept) < 40);
+    for (uint64_t i = 0; i < KVD_POLICY_QUOTAS; i++) set_quota(&d, 100 + i, 1, 0);
+    chain = paper_chain(99, NULL, 0);
+    const struct kvd_policy_share share = { 1, 0 };
+    KVT_EQ(kvd_policy_quota(d.policy, &kvd_chain_root(chain)->digest, &share), KVD_RESOURCE_EXHAUSTED);
+    KVT_EQ(kvd_policy_quota(d.policy, NULL, &share), KVD_INVALID_ARGUMENT);
+    kvd_chain_free(chain);
+    close_desk(&d);
+}
+
 /* ---- properties ---- */
 
 static bool fits(struct desk *d, uint64_t pool, uint32_t pages) {
@@ -257,13 +371,14 @@ static bool fits(struct desk *d, uint64_t pool, uint32_t pages) {
 }
 
 /* Whatever runs: what fits beside it is served, with and without an arena; and the same calls make the same choices. */
-static uint64_t run_at_random(uint64_t seed, uint64_t arena) {
+static uint64_t run_at_random(uint64_t seed, uint64_t arena, bool quotas) {
     enum { RUNNING = 6 };
     struct desk d;
     struct request running[RUNNING];
     uint32_t n = 0;
     uint64_t random = seed, sum = 0;
     open_desk(&d, 200, arena, 64);
+    for (uint64_t domain = 1; quotas && domain < 4; domain++) set_quota(&d, domain, 30 * domain, 20 * domain);
     for (uint32_t step = 0; step < 1500; step++, d.now += SECOND / 2) {
         if (n == RUNNING || (n && kvt_below(&random, 2))) {
             uint32_t at = kvt_below(&random, n);
@@ -275,6 +390,7 @@ static uint64_t run_at_random(uint64_t seed, uint64_t arena) {
         uint32_t length = 1 + kvt_below(&random, LONGEST - 1);
         for (uint32_t i = 0; i < length; i++) pages[i] = i < 3 ? i : 1000 * text + i;
         bool must = fits(&d, 200, length + 1);
+        d.domain = quotas ? text % 4 : 0;
         enum kvd_status status = begin_request(&d, pages, length, &running[n]);
         if (must) KVT_EQ(status, KVD_OK);
         n += status == KVD_OK;
@@ -289,9 +405,75 @@ static uint64_t run_at_random(uint64_t seed, uint64_t arena) {
 static void fit_1_what_fits_is_served(void) {
     uint64_t seed = kvt_seed();
     for (uint64_t arena = 0; arena <= 300; arena += 150) {
-        uint64_t sum = run_at_random(seed, arena);
-        KVT_EQ(run_at_random(seed, arena), sum);
+        for (int quotas = 0; quotas < 2; quotas++) {
+            uint64_t sum = run_at_random(seed, arena, quotas);
+            KVT_EQ(run_at_random(seed, arena, quotas), sum);
+        }
     }
+}
+
+/* What a domain keeps. Running ones are none of it. */
+struct keep {
+    kvd_continuation continuation;
+    uint64_t domain;
+    bool pinned;
+};
+enum { KEPT = 512 };
+
+static uint32_t kept_pages(const struct desk *d, const struct keep *kept, uint64_t domain, bool loose) {
+    uint32_t pages = 0;
+    for (uint32_t i = 0; i < KEPT; i++)
+        if (kept[i].continuation.bits && kept[i].domain == domain && !(loose && kept[i].pinned))
+            pages += paper_pages(d->store, kept[i].continuation);
+    return pages;
+}
+
+static void forget_kept(struct keep *kept, kvd_continuation continuation) {
+    for (uint32_t i = 0; i < KEPT; i++)
+        if (kept[i].continuation.bits == continuation.bits) kept[i].continuation.bits = 0;
+}
+
+static void note_kept(struct desk *d, struct keep *kept, kvd_continuation continuation, bool pin) {
+    uint32_t free = 0;
+    while (kept[free].continuation.bits && paper_pages(d->store, kept[free].continuation)) free++;
+    const struct kvd_policy_terms terms = { .pinned = pin };
+    bool pinned = kvd_policy_set(d->policy, continuation, &terms) == KVD_OK && pin;
+    kept[free] = (struct keep){ continuation, d->domain, pinned };
+}
+
+/* One request after the other: no pinned one ever gives, and of a domain within its quota nothing goes while another
+ * domain keeps a loose page beyond its own or without one. */
+static void quota_protects_whatever_comes(void) {
+    static struct keep kept[KEPT];
+    struct desk d;
+    uint64_t random = kvt_seed() + 1, protected = 0;
+    const uint64_t quota[4] = { 0, 30, 50, 70 };
+    memset(kept, 0, sizeof kept);
+    open_desk(&d, 200, 0, PAPER_MOST);
+    for (uint64_t domain = 1; domain < 4; domain++) set_quota(&d, domain, quota[domain], 0);
+    for (uint32_t step = 0; step < 3000; step++, d.now += SECOND / 2) {
+        uint32_t before[4], pinned[4];
+        d.domain = kvt_below(&random, 4);
+        for (uint64_t k = 0; k < 4; k++) {
+            before[k] = kept_pages(&d, kept, k, false);
+            pinned[k] = before[k] - kept_pages(&d, kept, k, true);
+        }
+        kvd_continuation made = serve_text(&d, 1 + step, 0, 1 + kvt_below(&random, 24)); /* never the same again */
+        forget_kept(kept, made); /* one that had this handle is gone */
+        for (uint64_t k = 0; k < 4; k++) {
+            uint32_t now = kept_pages(&d, kept, k, false);
+            KVT_EQ(now - kept_pages(&d, kept, k, true), pinned[k]);
+            if (k && before[k] <= quota[k]) protected++;
+            if (!k || now == before[k] || now >= quota[k]) continue;
+            for (uint64_t other = 0; other < 4; other++) /* it gave of its quota: nothing else was left */
+                KVT_TRUE(other == k || kept_pages(&d, kept, other, true) == 0 ||
+                         kept_pages(&d, kept, other, false) <= quota[other]);
+        }
+        note_kept(&d, kept, made, kvt_below(&random, 8) == 0);
+    }
+    KVT_EQ(paper_figures(d.store).fallbacks, 0);
+    KVT_TRUE(protected > 0);
+    close_desk(&d);
 }
 
 int main(int argc, char **argv) {
@@ -302,6 +484,11 @@ int main(int argc, char **argv) {
                                              KVT_CASE(a_full_table_of_descriptors),
                                              KVT_CASE(equal_prompts_at_once),
                                              KVT_CASE(many_small_against_one_large),
+                                             KVT_CASE(quota_a_flood_leaves_it_alone),
+                                             KVT_CASE(quota_is_a_share_and_no_limit),
+                                             KVT_CASE(quota_of_the_device_and_of_both),
+                                             KVT_CASE(quota_comes_and_goes),
+                                             KVT_CASE(quota_protects_whatever_comes),
                                              KVT_CASE(fit_1_what_fits_is_served),
                                              { 0 } };
     return kvt_main("policy on paper", cases, argc, argv);

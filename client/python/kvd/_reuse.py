@@ -212,6 +212,7 @@ class Use:
     tokens: int
     cls: Class
     returned: bool = False
+    domain: bytes = b""  #: root of the prompt
 
 
 def _pages_at(i: int) -> int:

@@ -116,6 +116,11 @@ class Chain:
             self._tail = array("I")
 
     @property
+    def root(self) -> bytes:
+        """Of its domain."""
+        return self._root
+
+    @property
     def tokens(self) -> int:
         return self.pages * PAGE_TOKENS + len(self._tail)
 

@@ -17,20 +17,21 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
 
 from . import _messages as messages
 from . import _operations as operations
 from . import policy, types
 from ._reuse import BANDS, ORDER, PARTS, RATES, Memory, first_part, part_begin
 from ._session import Steps
-from .errors import Error, NotFound, OutOfRange, ResourceExhausted
-from .names import DIGEST_BYTES, PAGE_TOKENS, Chain
+from .errors import Error, InvalidArgument, NotFound, OutOfRange, ResourceExhausted
+from .names import DIGEST_BYTES, PAGE_TOKENS, Chain, DomainLike, domain_of
 
 if TYPE_CHECKING:
     from .client import Client
 
 _OVER, _PLAIN, _BACK, _PINNED = range(4)
+_QUOTAS = 64  # domains that may have one
 _REST = PARTS - 1
 _SECOND_NS = 10**9
 _WHOLE_CHOICES = 64
@@ -50,6 +51,22 @@ class _Entry:
     until_ns: int = 0  #: then its class is over; 0: never
     part: int = 0  #: the one that goes next
     linked: int = 0  #: rises with each change: of equal times the earlier goes first
+    domain: bytes = b""  #: root; b"": unknown
+    share: int = 0  #: index among the shares
+
+
+@dataclasses.dataclass
+class _Share:
+    """What a domain may keep beside the needs of others: pages of all, and those on the device."""
+
+    domain: bytes
+    pages: int
+    device_pages: int
+    left: int = 0  #: of what it keeps, after what the walks under way have taken
+    device_left: int = 0
+
+    def beyond(self, whole: bool) -> int:
+        return self.device_left - self.device_pages if whole else self.left - self.pages
 
 
 class _Catalog:
@@ -58,6 +75,7 @@ class _Catalog:
     def __init__(self, memory: Memory, most: int) -> None:
         self.memory, self.most = memory, most
         self.entries: Dict[int, _Entry] = {}
+        self.shares: List[Optional[_Share]] = [_Share(b"", 0, 0)]  #: 0: of all domains that have none
         self.now_ns, self._expire_ns, self._links = 0, 2**64 - 1, 0
         self._free = list(range(most - 1, -1, -1))
 
@@ -79,11 +97,13 @@ class _Catalog:
         if before is not None:
             e.cls, e.until_ns = before.cls, before.until_ns
         self.remove(e.continuation)
+        e.share = self._share_of(e.domain)
         if not self._free:
             loose = [each for each in self.entries.values() if each.cls != _PINNED]
             if not loose:
                 return
-            self.remove(min(loose, key=lambda each: (each.at_ns, self._list_of(each), each.linked)).continuation)
+            oldest = min(loose, key=lambda each: (each.at_ns, each.share, self._list_of(each), each.linked))
+            self.remove(oldest.continuation)
         e.slot = self._free.pop()
         self.entries[e.continuation] = e
         self._link(e)
@@ -97,6 +117,46 @@ class _Catalog:
         if until_ns:
             self._expire_ns = min(self._expire_ns, until_ns)
         self._link(e)
+
+    def _share_of(self, domain: bytes) -> int:
+        return next((i for i, share in enumerate(self.shares) if i and share and domain and share.domain == domain), 0)
+
+    def _move_entries(self, domain: bytes, share: int) -> None:
+        for e in sorted((e for e in self.entries.values() if e.domain == domain), key=lambda e: e.slot):
+            e.share = share
+            self._link(e)
+
+    def set_share(self, domain: bytes, pages: int, device_pages: int) -> bool:
+        """False: no more may have one."""
+        at = self._share_of(domain)
+        if not at:
+            at = next((i for i, share in enumerate(self.shares) if share is None), len(self.shares))
+            if at > _QUOTAS:
+                return False
+            self.shares[at:at + 1] = [None]
+            self._move_entries(domain, at)
+        self.shares[at] = _Share(domain, pages, device_pages)
+        return True
+
+    def drop_share(self, domain: bytes) -> None:
+        at = self._share_of(domain)
+        if at:
+            self._move_entries(domain, 0)
+            self.shares[at] = None
+
+    def begin(self) -> None:
+        """Before walks: nothing is taken yet."""
+        for share in self.shares:
+            if share:
+                share.left = share.device_left = 0
+        for e in self.entries.values():
+            self.take(e, -e.pages, 0 if e.demoted else -e.pages)
+
+    def take(self, e: _Entry, pages: int, device_pages: int) -> None:
+        share = self.shares[e.share]
+        assert share is not None
+        share.left -= pages
+        share.device_left -= device_pages
 
     def advance(self, now_ns: int) -> None:
         self.now_ns = now_ns
@@ -119,41 +179,78 @@ class _Catalog:
         return e.cls * ORDER + self.memory.model.place[(e.rate * BANDS + band) * PARTS + part]
 
 
-class _Walk:
-    """In the model's order. whole: those on the device, by the value of their rest; otherwise the parts of all."""
+class _Turn:
+    """The walk over one share."""
 
-    def __init__(self, catalog: _Catalog, whole: bool) -> None:
+    def __init__(self, catalog: _Catalog, entries: List[_Entry], whole: bool) -> None:
         self._catalog = catalog
         lists: Dict[Tuple[int, int, int], List[_Entry]] = {}
-        for e in catalog.entries.values():
+        for e in entries:
             if e.cls != _PINNED and not (whole and e.demoted):
                 place = catalog.place(e, _REST if whole else e.part)
                 lists.setdefault((place, 1, catalog._list_of(e)), []).append(e)
         self._heap = list(lists)
         heapq.heapify(self._heap)
         self._lists = lists
-        self._by_slot = {e.slot: e for e in catalog.entries.values()}
-        self._at: Iterator[_Entry] = iter(())
+        self._by_slot = {e.slot: e for e in entries}
+        self._at: List[_Entry] = []  # what is left of a list, the next one last
         self._place = -1
 
-    def step(self) -> Tuple[Optional[_Entry], int]:
-        """The next one, and which of its parts."""
+    def place(self) -> Optional[int]:
+        """Of what comes next."""
+        return self._place if self._at else self._heap[0][0] if self._heap else None
+
+    def step(self) -> Tuple[_Entry, int]:
         again = bool(self._heap) and self._heap[0][:2] == (self._place, 0)  # before the others there
-        e = None if again else next(self._at, None)
-        if e is None:
-            if not self._heap:
-                return None, 0
+        if self._at and not again:
+            e = self._at.pop()
+        else:
             item = heapq.heappop(self._heap)
             self._place = item[0]
             if item[1] == 0:
                 e = self._by_slot[item[2]]
             else:
-                self._at = iter(sorted(self._lists[item], key=lambda e: (e.at_ns, e.linked)))
-                e = next(self._at)
+                self._at = sorted(self._lists[item], key=lambda e: (e.at_ns, e.linked), reverse=True)
+                e = self._at.pop()
         return e, self._catalog.memory.model.order[self._place % ORDER] % PARTS
 
     def again(self, e: _Entry, part: int) -> None:
         heapq.heappush(self._heap, (self._catalog.place(e, part), 0, e.slot))
+
+
+class _Walk:
+    """In the model's order. whole: those on the device, by the value of their rest; otherwise the parts of all. What is
+    over goes first; then what domains keep beyond their shares; then what has none; what is within a share goes last."""
+
+    def __init__(self, catalog: _Catalog, whole: bool) -> None:
+        self._catalog, self._whole = catalog, whole
+        of: List[List[_Entry]] = [[] for _ in catalog.shares]
+        for e in catalog.entries.values():
+            of[e.share].append(e)
+        self._turns = [_Turn(catalog, entries, whole) for entries in of]
+        catalog.begin()
+
+    def _order(self, at: int) -> Optional[Tuple[int, int, int]]:
+        place, share = self._turns[at].place(), self._catalog.shares[at]
+        if place is None or share is None:
+            return None
+        cls = place // ORDER
+        group = 1 if not at else 0 if share.beyond(self._whole) > 0 else 2
+        return (0 if cls == _OVER else _BACK * group + cls, place, at)
+
+    def step(self) -> Tuple[Optional[_Entry], int]:
+        """The next one, and which of its parts."""
+        orders = [order for order in map(self._order, range(len(self._turns))) if order]
+        return self._turns[min(orders)[2]].step() if orders else (None, 0)
+
+    def again(self, e: _Entry, part: int) -> None:
+        self._turns[e.share].again(e, part)
+
+    def beyond(self, e: _Entry) -> Optional[int]:
+        """Pages that its domain keeps beyond its share; None: there is no such end."""
+        share = self._catalog.shares[e.share]
+        beyond = share.beyond(self._whole) if share and e.share and e.cls != _OVER else 0
+        return beyond if beyond > 0 else None
 
 
 class _Recipe:
@@ -190,6 +287,8 @@ class _Recipe:
             to = 0
         if not self._may_take(e):
             return 0
+        here = 0 if e.demoted or (victim is not None and victim.demote) else left  # on the device until now
+        self._catalog.take(e, left - to, here - (0 if e.demoted else to))
         self._victims[e.continuation] = types.Victim(e.continuation, False, to * PAGE_TOKENS)
         self.shortened += (to != 0) - cut
         if to:
@@ -202,7 +301,8 @@ class _Recipe:
             e, part = self._releasing.step()
             if e is None:
                 break
-            gone += self._release_part(e, part, pages - gone)
+            most, beyond = pages - gone, self._releasing.beyond(e)
+            gone += self._release_part(e, part, most if beyond is None else min(most, beyond))
         return gone > 0
 
     def _release_whole(self, continuations: int) -> bool:
@@ -224,6 +324,7 @@ class _Recipe:
             if e.continuation in self._victims or not self._may_take(e):
                 continue
             self._victims[e.continuation] = types.Victim(e.continuation, True)
+            self._catalog.take(e, 0, e.pages)
             gone += e.pages
         return gone > 0
 
@@ -273,8 +374,10 @@ class ReusePolicy:
         pages = min(n_prompt // PAGE_TOKENS, chain.pages)
         raw = chain.digests(0, pages)
         self._now_ns = max(self._now_ns, now_ns)
-        return self._memory.note(lambda page: raw[page * DIGEST_BYTES : page * DIGEST_BYTES + 8], pages, n_prompt,
-                                 self._now_ns)
+        use = self._memory.note(lambda page: raw[page * DIGEST_BYTES : page * DIGEST_BYTES + 8], pages, n_prompt,
+                                self._now_ns)
+        self._memory.uses[use].domain = chain.root
+        return use
 
     def kept(self, use: int, continuation: int, tokens: int) -> None:
         """The use's request has left this continuation, of so many tokens."""
@@ -285,9 +388,9 @@ class ReusePolicy:
         e = _Entry(continuation, 0, self._now_ns, -(-tokens // PAGE_TOKENS), full, 0)
         if noted is not None:
             noted.tokens = max(noted.tokens, tokens)
-            e.at_ns, e.rate, e.prompt_pages = noted.at_ns, noted.cls.rate, noted.pages
+            e.at_ns, e.rate, e.prompt_pages, e.domain = noted.at_ns, noted.cls.rate, noted.pages, noted.domain
         elif before is not None:
-            e.rate, e.prompt_pages = before.rate, before.prompt_pages
+            e.rate, e.prompt_pages, e.domain = before.rate, before.prompt_pages, before.domain
         self._catalog.put(e)
 
     def gone(self, continuation: int) -> None:
@@ -307,6 +410,31 @@ class ReusePolicy:
                                     "unpin some")
         self._catalog.set(e, _PINNED if pinned else _OVER if over else _BACK if back else _PLAIN, until_ns)
 
+    def supersede(self, old: int, new: int) -> None:
+        """`new` has taken the place of `old`, of which it was forked: it takes over its terms, and `old` is over."""
+        before = self._catalog.entries.get(old)
+        if old == new:
+            raise InvalidArgument(f"{old:#x} cannot take its own place")
+        if before is None or new not in self._catalog.entries:
+            raise NotFound(f"the policy does not know both of {old:#x} and {new:#x}")
+        cls, until_ns = before.cls, before.until_ns
+        self._catalog.set(before, _OVER, 0)
+        try:
+            self.set(new, pinned=cls == _PINNED, over=cls == _OVER, back=cls == _BACK, until_ns=until_ns)
+        except ResourceExhausted:
+            self._catalog.set(before, cls, until_ns)
+            raise
+
+    def quota(self, domain: DomainLike, pages: Optional[int], device_pages: int = 0) -> None:
+        """What the domain may keep beside the needs of others, in pages of the first pool; device_pages: of those, on the
+        device, where victims are demoted (0: all). None: it has no quota any more. A quota is no limit: who is beyond it
+        keeps what nobody needs, and gives way first. What is within one gives way last."""
+        root = domain_of(domain).root()
+        if pages is None:
+            self._catalog.drop_share(root)
+        elif not self._catalog.set_share(root, pages, device_pages or pages):
+            raise ResourceExhausted(f"{_QUOTAS} domains have a quota: take one back first")
+
     def rank(self, now_ns: int) -> List[int]:
         """What is known, the least valuable first, without what is pinned."""
         self._now_ns = max(self._now_ns, now_ns)
@@ -317,6 +445,7 @@ class ReusePolicy:
             e, _ = walk.step()
             if e is None:
                 return ranked
+            self._catalog.take(e, e.pages, e.pages)
             ranked.append(e.continuation)
 
     def choose(self, client: Client, want: types.Activation, now_ns: int) -> types.Activation:
