@@ -78,7 +78,7 @@ if [ -z "$build" ]; then
     (cd "$top" && cmake --preset release) || fail "the release build cannot be configured"
     version_of_build
     (cd "$top" && cmake --preset release -D KVD_PACKAGE_VERSION="$version" &&
-        cmake --build --preset release --target kvd kvdctl kvd_client kvd_ops_shared kvd_python kvd_man) || fail "the release build failed"
+        cmake --build --preset release --target kvd kvdctl kvd-replay kvd_client kvd_ops_shared kvd_python kvd_man) || fail "the release build failed"
 else
     [ -e "$build/CMakeCache.txt" ] || fail "$build is no build of kvd"
     version_of_build

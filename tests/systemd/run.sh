@@ -102,7 +102,7 @@ packages() {
         usr/share/kvd/grafana/kvd.json usr/share/doc/kvd/examples/example.conf 'usr/share/doc/kvd/OPERATING\.md'
     has kvd usr/share/bash-completion/completions/kvd usr/share/zsh/vendor-completions/_kvd
     has kvdctl usr/bin/kvdctl usr/share/man/man1/kvdctl.1.gz usr/share/bash-completion/completions/kvdctl \
-        usr/share/zsh/vendor-completions/_kvdctl
+        usr/share/zsh/vendor-completions/_kvdctl usr/bin/kvd-replay usr/share/man/man1/kvd-replay.1.gz
     has libkvd1 'usr/lib/[^/]*/libkvd\.so\.1'
     has libkvd-dev usr/include/kvd/kvd.h 'usr/lib/[^/]*/libkvd\.so' 'usr/lib/[^/]*/pkgconfig/kvd.pc' \
         'usr/lib/[^/]*/cmake/kvd/kvdConfig.cmake' usr/share/man/man3/libkvd.3.gz 'usr/share/doc/libkvd-dev/PROTOCOL\.md' \

@@ -27,7 +27,7 @@ ALLOWED_TAGS = set()
 ALLOWED_LONG = set()
 
 # Include directions (test_rooms.sh) leave no way for a circle through two of them. The longest prefix names the room.
-ROOMS = ['cuda', 'hostarena', 'proto', 'kvd/store', 'kvd', 'client/kvdctl', 'client/demo', 'client']
+ROOMS = ['cuda', 'hostarena', 'proto', 'kvd/store', 'kvd', 'client/kvdctl', 'client/demo', 'client/replay', 'client']
 LONGEST_FUNCTION = 60
 LONGEST_LINE = 120
 SOURCE = re.compile(r'\.(c|h|cu|cuh)$')

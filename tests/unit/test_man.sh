@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # The manual pages say what the programs say. They are built anew; roff has nothing to complain about; options, commands,
 # keys, exit statuses, environment and calls are the same on both sides; the examples are accepted.
-# Usage: test_man.sh SOURCE_DIR KVD KVDCTL SCDOC [LIBKVD_OPS]       Skipped (77) without scdoc.
+# Usage: test_man.sh SOURCE_DIR KVD KVDCTL KVD_REPLAY SCDOC [LIBKVD_OPS]       Skipped (77) without scdoc.
 set -eu
-root=$1 kvd=$2 kvdctl=$3 scdoc=${4:-} ops=${5:-}
+root=$1 kvd=$2 kvdctl=$3 replay=$4 scdoc=${5:-} ops=${6:-}
 if [ ! -x "$scdoc" ]; then
     echo "skipped: scdoc is not installed (Debian: scdoc)"
     exit 77
@@ -19,7 +19,8 @@ fail() { echo "FAIL: $*" >&2; failures=$((failures + 1)); }
 "$kvd" --help-config >"$work/keys"
 "$kvd" --help >"$work/kvd.help"
 "$kvdctl" --help >"$work/kvdctl.help"
-for page in kvd.8 kvd.conf.5 kvdctl.1 libkvd.3 libkvd-ops.3; do
+"$replay" --help >"$work/kvd-replay.help"
+for page in kvd.8 kvd.conf.5 kvdctl.1 kvd-replay.1 libkvd.3 libkvd-ops.3; do
     keys=
     [ $page != kvd.conf.5 ] || keys=$work/keys
     # shellcheck disable=SC2086 # no keys, no argument
@@ -66,7 +67,7 @@ same() {
     for word in $(comm -13 "$work/said.sorted" "$work/written.sorted"); do fail "$2 has $1 $word, which is none"; done
 }
 
-for pair in "kvd kvd.8" "kvdctl kvdctl.1"; do
+for pair in "kvd kvd.8" "kvdctl kvdctl.1" "kvd-replay kvd-replay.1"; do
     program=${pair% *} page=${pair#* }
     grep -E '^ +-' "$work/$program.help" | grep -oE '^ +(-[A-Za-z], +)?--[a-z-]+' | tr -d ' ' |
         sed 's/,/\n/' >"$work/said"
@@ -154,4 +155,4 @@ if command -v cc >/dev/null 2>&1; then
 fi
 
 [ $failures -eq 0 ] || exit 1
-echo "kvd(8), kvd.conf(5), kvdctl(1), libkvd(3), libkvd-ops(3): the same as the programs say"
+echo "kvd(8), kvd.conf(5), kvdctl(1), kvd-replay(1), libkvd(3), libkvd-ops(3): the same as the programs say"
