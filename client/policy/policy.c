@@ -198,7 +198,7 @@ static enum kvd_status find_victims(struct kvd_policy *p, struct policy_recipe *
         r->cuts = p->choices >= p->whole_until;
         r->n = r->shortened = 0;
         r->choice = ++p->choices;
-        catalog_begin(&p->catalog, true, &r->demoting);
+        if (r->demotes) catalog_begin(&p->catalog, true, &r->demoting);
         catalog_begin(&p->catalog, false, &r->releasing);
         status = recipe_find(r);
         refused = status == KVD_OUT_OF_RANGE && r->shortened;

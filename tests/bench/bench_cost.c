@@ -7,6 +7,8 @@
  *     bench_cost [CONTINUATIONS]
  *
  * BENCH cost.choose.p50 us: kvd_choose_victims for 2,000 tokens where nothing is free; choose_many: for 65,536 tokens.
+ * policy.small, policy.large: kvd_policy_choose for 4 pages behind a shared prefix, and for 2,000 tokens, each followed
+ * by the request that it was made for; a policy that knows all continuations.
  * cost.choose.messages: the most that one took. cost.round.*: Rounds of 8 sequences that commit a token each.
  */
 #include <pthread.h>
@@ -15,6 +17,7 @@
 #include <unistd.h>
 
 #include "http_client.h"
+#include "kvd_policy.h"
 #include "scene.h"
 
 #define SHARED 8u /* pages that a group shares */
@@ -57,13 +60,84 @@ static kvd_continuation keep_one(kvd_client *client, kvd_continuation from, uint
     return scene_retain(client, a.sequence, seed, pages * 64);
 }
 
+/* ---- a policy that knows them all ------------------------------------------------------------------------ */
+
+#define LATER UINT64_C(180000000) /* ns from one request to the next: 20,000 come in an hour */
+
+static kvd_policy *policy;
+static uint64_t policy_now;
+
+static uint64_t policy_note(uint64_t seed, uint32_t pages) {
+    kvd_chain *chain = e2e_chain(seed, pages * 64);
+    uint64_t use = kvd_policy_prompt(policy, chain, pages * 64, policy_now += LATER);
+    kvd_chain_free(chain);
+    return use;
+}
+
+/* Some come back, after pauses of all lengths. */
+static void policy_learn(kvd_continuation kept, uint64_t seed, uint32_t pages) {
+    static uint64_t random = 3;
+    uint64_t use = policy_note(seed, pages);
+    if (kvt_below(&random, 4) == 0) {
+        policy_now += LATER * kvt_below(&random, 100);
+        use = policy_note(seed, pages);
+    }
+    kvd_policy_kept(policy, use, kept, pages * 64);
+}
+
 static void fill(kvd_client *client) {
     for (uint32_t i = 0; i < wanted; i++) {
-        uint32_t g = i % GROUPS;
-        uint64_t prefix = e2e_stream(g + 1, SHARED * 64, 0);
-        if (i < GROUPS) group[i] = keep_one(client, (kvd_continuation){ 0 }, prefix, SHARED);
-        else keep_one(client, group[g], e2e_stream(g + 1, SHARED * 64, (uint16_t)(1 + i / GROUPS)), SHARED + OWN);
+        uint32_t g = i % GROUPS, pages = i < GROUPS ? SHARED : SHARED + OWN;
+        uint64_t seed = e2e_stream(g + 1, SHARED * 64, (uint16_t)(i < GROUPS ? 0 : 1 + i / GROUPS));
+        kvd_continuation kept = keep_one(client, i < GROUPS ? (kvd_continuation){ 0 } : group[g], seed, pages);
+        if (i < GROUPS) group[i] = kept; /* the engine's own, which no policy gives up */
+        else policy_learn(kept, seed, pages);
     }
+}
+
+static uint32_t most_victims;
+
+/* A request as an engine serves it: returns the seconds that its choice took. */
+static double serve_with_policy(kvd_client *client, kvd_continuation from, uint64_t seed, uint32_t pages) {
+    static struct kvd_victim room[KVD_MAX_VICTIMS];
+    struct kvd_activation want = scene_want(kvd_client_session(client), pages * 64 - 1, 1);
+    struct kvd_error error = { .message = "" };
+    struct kvd_round_result r;
+    want.from = from;
+    want.keep = true;
+    want.frontier = from.bits ? SHARED * 64 : 0;
+    uint64_t use = policy_note(seed, pages);
+    double begin = e2e_now();
+    enum kvd_status status = kvd_policy_choose(policy, client, &want, room, KVD_MAX_VICTIMS, policy_now, &error);
+    double took = e2e_now() - begin;
+    if (!KVT_EQ(status, KVD_OK)) puts(error.message);
+    if (want.n_victims > most_victims) most_victims = want.n_victims;
+    struct kvd_activated a = scene_activate(client, &want);
+    struct kvd_round_item item = scene_item(a.sequence);
+    item.pool[0].commit = pages * 64;
+    ROUND_ASK(&item);
+    KVT_EQ(kvd_round(client, &item, 1, &r, NULL), KVD_OK);
+    scene_name(client, a.sequence, seed, pages * 64);
+    kvd_policy_kept(policy, use, scene_retain(client, a.sequence, seed, pages * 64), pages * 64);
+    return took;
+}
+
+static void measure_policy(kvd_client *client, const char *name, bool shares, uint32_t pages, uint32_t n) {
+    double *took = calloc(n, sizeof *took);
+    uint64_t before = scene_stats(client).requests;
+    static uint16_t branch = 20000;
+    for (uint32_t i = 0; took && i < n; i++) {
+        uint32_t g = i % GROUPS;
+        kvd_continuation none = { 0 };
+        took[i] = serve_with_policy(client, shares ? group[g] : none,
+                                    e2e_stream(g + 1, shares ? SHARED * 64 : 0, ++branch), pages);
+    }
+    double messages = (double)(scene_stats(client).requests - before - 1) / n - 4;
+    if (took) report(name, took, n);
+    printf("BENCH cost.%s.messages %.2f messages\n", name, messages);
+    printf("BENCH cost.%s.victims %u victims\n", name, most_victims);
+    printf("BENCH cost.%s.continuations %u continuations\n", name, scene_stats(client).continuations);
+    free(took);
 }
 
 /* ---- Rounds in a session of their own ----------------------------------------------------------------- */
@@ -184,7 +258,9 @@ static void run(void) {
     if (!e2e_daemon_start(&daemon_, &setup)) return;
     kvd_client *client = e2e_connect(&daemon_, KVD_ROLE_ADMIN, "loops");
     kvd_client *worker = e2e_connect(&daemon_, KVD_ROLE_SCHEDULER, "rounds");
-    KVT_NEED(client && worker);
+    kvd_client *engine = e2e_connect(&daemon_, KVD_ROLE_SCHEDULER, "policy"); /* by a ring, as engines have it */
+    KVT_NEED(client && worker && engine);
+    KVT_NEED(kvd_policy_new(NULL, &policy) == KVD_OK);
     fill(client);
     KVT_NEED(scene_stats(client).continuations >= wanted - wanted / 100);
     start_sequences(worker);
@@ -196,6 +272,8 @@ static void run(void) {
     for (uint32_t i = choices = 0; i < 200; i++) choose(client);
     report("choose_many", chosen, choices);
     prompt = 2000;
+    measure_policy(engine, "policy.small", true, SHARED + OWN, 4000);
+    measure_policy(engine, "policy.large", false, 2000 / 64 + 1, 400);
     for (uint32_t i = choices = 0; i < 20; i++) audit(client);
     report("audit", chosen, choices);
     KVT_NEED(pthread_create(&thread, NULL, send_rounds, worker) == 0);
@@ -210,6 +288,8 @@ static void run(void) {
     report("page", chosen, choices);
     ending = true;
     pthread_join(thread, NULL);
+    kvd_policy_free(policy);
+    kvd_disconnect(engine);
     kvd_disconnect(worker);
     kvd_disconnect(client);
     e2e_daemon_free(&daemon_);

@@ -1,13 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Runs built benches and prints their lines `BENCH name value unit`.
-# Usage: run.sh [-B BUILD_DIR] [TOPIC...]      topics: store arena codec service rpc soak ops cost cold python;
+# Usage: run.sh [-B BUILD_DIR] [TOPIC...]      topics: store arena codec service rpc soak ops cost crowd cold python;
 # default all that are built. python: the Python client beside libkvd, with $PYTHON (default /usr/bin/python3).
 # Exit status: 0 fine, 1 a bench failed or one that was named is not built, 2 usage.
 set -u
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd)
 build=$root/build-release
-topics='store arena codec service rpc soak ops cost cold python'
+topics='store arena codec service rpc soak ops cost crowd cold python'
 while getopts B:h option; do
     case $option in
     B) build=$OPTARG ;;
@@ -32,8 +32,8 @@ run_python() {
 
 for topic in $topics; do
     case $topic in
-    store | arena | codec | service | rpc | soak | ops | cost | cold | python) ;;
-    *) echo "run.sh: there is no topic \"$topic\"; topics are store, arena, codec, service, rpc, soak, ops, cost, cold, python" >&2; exit 2 ;;
+    store | arena | codec | service | rpc | soak | ops | cost | crowd | cold | python) ;;
+    *) echo "run.sh: there is no topic \"$topic\"; topics are store, arena, codec, service, rpc, soak, ops, cost, crowd, cold, python" >&2; exit 2 ;;
     esac
     bench=$build/tests/bench/bench_$topic
     [ "$topic" = python ] && bench=$build/client/kvdctl/kvdctl # the last of what it needs
