@@ -31,7 +31,7 @@ packages_install() {
     [ -z "$(systemctl list-units --plain --no-legend 'kvd@*')" ] || fail "an instance runs that nobody configured"
     kvd --check-config --config /etc/kvd/kvd.conf || fail "the configuration of the package is wrong"
     kvdctl --version || fail "kvdctl does not find its library"
-    kvd-replay --requests 50 --arena 9 --kill-kvd 1 --check || fail "kvd-replay does not find kvd"
+    kvd-replay --requests 50 --pool 20 || fail "kvd-replay does not find kvd"
     echo "# the administrator's line" >>/etc/kvd/kvd.conf
 }
 
