@@ -19,7 +19,7 @@ __device__ __forceinline__ uint32_t smem_address(const void *p) { return (uint32
 constexpr uint64_t READ_ONCE = 0x12f0000000000000, READ_OFTEN = 0x1000000000000000;
 
 /* Of bytes read once. The hint is a constant: it costs no instruction a copy. ptxas of CUDA 13.0 makes an illegal one
- * of a hint in registers and an address with a part in uniform registers (tests/gpu/disassembly.sh looks for it). */
+ * of a hint and an address with a part in uniform registers (tests/gpu/machine_code.py looks for it). */
 __device__ __forceinline__ void copy16_once(uint32_t smem, const void *global) {
     asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(smem), "l"(global), "l"(READ_ONCE)
                  : "memory");

@@ -49,7 +49,7 @@ compile() {
         $nvcc -cudart static -o "$build/$p" "$build/p_$p.o" "$build"/u_*.o "$build"/c_*.o -lm || return 1
         strip "$build/$p"
     done
-    sh tests/gpu/disassembly.sh "$build"/u_*.o
+    python3 tests/gpu/machine_code.py "$build"/u_*.o
     [ $? -ne 1 ] || return 1
     rm -f "$build"/?_*.o
 }
