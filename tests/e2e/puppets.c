@@ -21,7 +21,7 @@ bool puppet_start(struct puppet *p) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         dup2(pair[1], 3);
         for (int fd = 4; fd < 256; fd++) close(fd);
-        execl(PUPPET_BINARY, "e2e_puppet", (char *)NULL);
+        execl(getenv("KVD_PUPPET") ? getenv("KVD_PUPPET") : PUPPET_BINARY, "e2e_puppet", (char *)NULL);
         _exit(127);
     }
     close(pair[1]);
