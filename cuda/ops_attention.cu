@@ -1,6 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Paged attention on the GPU: choice of kernel, workspace, launch, and the merge of partial results.
+ *
+ * Kernels of one launch, in the order of the stream:
+ *   find_shared, pass    only where the caller says that sequences begin with the same pages: counts them, and reads
+ *                        them once for the queries of all sequences (ops_attention_params.cuh)
+ *   pass                 reads all other pages: one of the forms below, over the work list
+ *   combine_few, _many   merge the partial results of rows whose keys several CTAs had; where there can be none, there
+ *                        is no such launch
+ *
+ * Forms of a pass. Rows are columns times query heads of one kv head.
+ *   rows                 BF16                               INT8, FP8, NVFP4, K8V4
+ *   1 to 8, to 16        columns (decode): mma, queries are the narrow side; every warp copies for itself (cp.async)
+ *   17 to 64             block, one multiplying warpgroup   coded, one multiplying warpgroup
+ *   more                 block, two; three at head_dim 64   coded, two (with a window or a soft cap for 17 rows on)
+ *   other head_dims      plain: FP32, no tensor cores
+ * Columns of INT8 at head_dim 64, and of more than 8 rows of any quantized profile there, go through coded.
+ * Columns: ops_attention_columns.cuh. Block: ops_attention_block.cuh. Coded: ops_attention_coded.cuh. Plain:
+ * ops_attention_plain.cu. What they share: ops_attention_params.cuh (work list), ops_attention_work.cuh (its walk, page
+ * ids), ops_attention_code.cuh (codes in registers), ops_wgmma.cuh, ops_ptx.cuh.
+ *
+ * Nothing here allocates, waits for the device or reads device data on the host, so a launch can be captured in a graph
+ * (VIEW-5): grid and workspace follow from shapes, the envelope and the number of multiprocessors.
  */
 #include <cuda_runtime.h>
 #include <stdio.h>

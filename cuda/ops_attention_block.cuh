@@ -1,26 +1,53 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Block form: 64 rows of packed queries a warpgroup against tiles of one or two pages, for verify (one warpgroup,
- * memory bound) and prefill (two or three that share the tiles). BF16 only.
+ * memory bound) and prefill (two or three that share the tiles). This file has the kernel for BF16; its multiplier also
+ * serves the coded form (ops_attention_coded.cuh). Who knows FlashAttention-3 finds a producer warpgroup with TMA,
+ * overlap inside a warpgroup and turns between two here; what differs is said at "Not as there".
  *
  * Who does what. The last warpgroup copies: its first warp reads page ids and has the bulk copy unit bring boxes of 64
- * channels x 64 keys through the tensor maps of K and V, each tile into the next slot of a ring; it runs ahead of the
- * products, over the ends of segments too, as far as there are empty slots. It gives most of its registers away. Every
- * other warpgroup multiplies: its queries lie in shared memory (the first Q_STEPS contraction steps in registers, which
- * spares shared memory their reads), S, P and O in registers.
+ * channels x 64 keys through the tensor maps of K and V, each tile into the next slot of a ring. The maps have the page
+ * as their last dimension, so that a page id is a coordinate; each of the first lanes starts one box. The warp runs
+ * ahead of the products, over the ends of segments too, as far as there are empty slots. Its warpgroup gives most of
+ * its registers away (setmaxnreg; its other three warps end). Every other warpgroup multiplies (wgmma): its queries lie
+ * in shared memory (the first Q_STEPS contraction steps in registers, which spares shared memory their reads), S, P and
+ * O in registers.
  *
- * Stages of a tile t in a warpgroup (intra-warpgroup overlap): issue S' = Q K(t), issue O += P V(t - 1), wait for S',
- * soften S' while O is still on its way, wait for O, bring it to the new maximum if that rose, round S' to P. With two
- * warpgroups the issues of one stand against the softmax of the other (turns, by two named barriers).
+ * Stages of a tile t in a warpgroup (overlap inside the warpgroup):
+ *   wait for K(t) and V(t - 1), and for the turn       next_tile
+ *   issue S' = Q K(t)                                  multiply_scores
+ *   issue O += P V(t - 1), pass the turn on            multiply_values
+ *   wait for S', give the slot of K(t) back            wait_scores
+ *   mask, maximum, exponentials, sums of S'            soften; O is still on its way
+ *   wait for O, give the slot of V(t - 1) back
+ *   bring O to the new maximum, if that rose           follow
+ *   round S' to P, the next left operand               round_weights
+ * The first tile has no O, the last V has no S (first_tile, last_tile). With two warpgroups the issues of one stand
+ * against the softmax of the other: named barriers 6 and 7 hand the turn over.
  *
  * Order in the ring: K(0), then K(t), V(t - 1) for every t, then the last V. Each slot has two barriers: full (one
  * arrival of the copying warp and the bytes) and empty (one arrival of every multiplying warp).
  *
- * Softmax is lazy: the maximum in use follows the true one only when it fell behind by more than 2^LAZY; P and its sum
- * share it, so the result is exact, and a tile mostly needs a vote and no exchange.
+ * Not as there. Rows are the heads of a group and columns together, so KV is read once for both (PackGQA is the only
+ * form). Softmax is lazy: the maximum in use follows the true one only when it fell behind by more than 2^LAZY; P and
+ * its sum share it, so the result is exact, and a tile mostly needs a vote and no exchange. Keys behind the limit or
+ * before a window are masked in the few tiles that have any (lowest, highest). Work is cut by pages, not by blocks of
+ * queries alone (ops_attention_params.cuh), so CTAs do not stay for a next block but where the line is cut.
  *
- * Shared memory: NS slots [D / 64][TK][128 bytes]; queries [WG][D / 64][64][128 bytes], all in the 128-byte swizzle
- * (the outputs of a block pass through the latter as BF16); 2 NS barriers; the line; the first key that a row sees.
+ * Numbers of an instance (D: head_dim; K and V a slot each; registers of a thread that multiplies, that copies):
+ *   D    warpgroups   keys a tile   slots        queries   CTAs a multiprocessor   registers
+ *   256  1            64            6 of 32 KiB  32 KiB    1                       as compiled
+ *   256  2            64            5 of 32 KiB  64 KiB    1                       240, 24
+ *   128  1            64            5 of 16 KiB  16 KiB    2                       208, 40
+ *   128  2            128           6 of 32 KiB  32 KiB    1                       240, 24; queries: 8 steps of 8
+ *   64   1            64            8 of 8 KiB   8 KiB     2                       208, 40
+ *   64   3            128           8 of 16 KiB  24 KiB    1                       160, 32
+ *
+ * Shared memory, from address 0 (AT): NS slots [D / 64][TK][128 bytes]; Q_AT: queries [WG][D / 64][64][128 bytes], all
+ * in the 128-byte swizzle (the outputs of a block pass through the latter as BF16); BARRIERS_AT: full and empty of each
+ * slot; LINE_AT: units before each entry of the work list; FROM_AT, with windows: the first key that a row sees.
+ *
+ * Named barriers: 0 the CTA; 1 to 3 a multiplying warpgroup; 5 all multipliers; 6, 7 turns.
  */
 #ifndef KVD_CUDA_OPS_ATTENTION_BLOCK_CUH
 #define KVD_CUDA_OPS_ATTENTION_BLOCK_CUH
@@ -169,8 +196,7 @@ template <class C> struct tile_copier {
     }
 };
 
-/* ---- a warpgroup that multiplies -----------------------------------------------------------------------------------
- */
+/* ---- a warpgroup that multiplies ---- */
 
 template <class C> struct multiplier {
     static constexpr int D = C::D, TK = C::TK, STEPS = D / 16, Q_STEPS = C::Q_STEPS;
@@ -556,8 +582,7 @@ template <class C> struct multiplier {
     }
 };
 
-/* ---- kernel
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- kernel ---- */
 
 /* Hands the segments of this CTA to `worker`, one after the other. total: units of the line, where it is cut. */
 template <class C, class W>

@@ -1,13 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Coded form: the block form for quantized profiles. The warpgroups that multiply are those of the block form, in FP16;
- * the others bring stored pages into a small ring of their own (bulk copies of codes and scales as they lie), and
- * decode each once for all rows of the block into the slots that the products read.
+ * Coded form: the block form for quantized profiles. The warpgroups that multiply are those of the block form
+ * (multiplier), in FP16; the others bring stored pages into a small ring of their own (bulk copies of codes and scales
+ * as they lie), and decode each once for all rows of the block into the slots that the products read.
+ *
+ * Who does what. One warpgroup decodes (page_decoder); two beside one that multiplies, for keys and values at head_dim
+ * 128 and more (FETCHERS). Its first warp also reads page ids and starts the copies: one thread, one bulk copy of the
+ * codes and one of the scales of a page and head. Warpgroups that multiply: one for up to 64 rows, else two.
+ *
+ * Stages of an item (half a tile: keys or values) on the decoding side:
+ *   wait until its codes have arrived                     arrived
+ *   find the power of two of its scales                   power_of
+ *   wait until the products gave the next slot back       ring.empty
+ *   load 16 bytes, widen, scale, store 32 or 64           decode_bytes, decode_fp4
+ *   fence to the asynchronous proxy, barrier 8, full      decode
+ *   start the copies of the item NC further on            copy_item, copy_pair
+ * The multiplying side goes through the stages of the block form, but waits for V(t - 1) behind the issue of the
+ * scores, since decoded values come later than copied ones.
  *
  * Numbers. Every stored number becomes FP16, each page times a power of two that brings its largest scale to about 2^6:
  * codes of INT8 and FP8 are exact in FP16, so a number keeps 11 bits, and what falls below FP16's range is 2^-25 of the
  * page's largest. For keys the power goes to the factor of the tile's scores; for values it only ever falls while a
  * segment lasts, and the sums follow where it does. NVFP4 is exact with a factor 2^-14 for all pages. P starts at 2^6.
+ * What one in a slot is worth (its unit) stands beside the slots; multipliers read it with the slot.
  *
  * Items. Half tiles in the order of the block form's ring: K(0), then K(t), V(t - 1), then the last V. The copies of
  * item j + NC start when item j is decoded.
@@ -17,8 +32,21 @@
  * and both are multiplied, which costs as much as one product in FP16. The scale of a key multiplies its scores. Only
  * values are items then; the copies of tile t + NC start when V(t) is decoded.
  *
- * Shared memory: NS slots of FP16; queries; NK slots of keys in FP8; NC slots of codes and scales as stored; scales of
- * the keys in FP8; barriers; units; the line.
+ * Numbers of an instance at head_dim 256 (tiles of 64 keys, slots of FP16 of 32 KiB, one CTA a multiprocessor):
+ *   profile   multiplying, decoding   slots   as stored       keys in FP8     registers
+ *   INT8      1, 2                    3       5 of 16.5 KiB                   240, 128
+ *   NVFP4     1, 2                    3       8 of 9 KiB                      240, 128
+ *   FP8       1, 1                    2       3 of 16.1 KiB   4 of 16.1 KiB   240, 128
+ *   K8V4      1, 1                    2       4 of 9 KiB      5 of 16.1 KiB   240, 128
+ *   INT8      2, 1                    3       3 of 16.5 KiB                   224, 56
+ *   NVFP4     2, 1                    4       3 of 9 KiB                      224, 56
+ *   FP8       2, 1                    2       2 of 16.1 KiB   3 of 16.1 KiB   224, 56
+ *   K8V4      2, 1                    2       3 of 9 KiB      4 of 16.1 KiB   224, 56
+ * Below 256 channels there are 4 slots, up to 8 stored items, and registers stay as compiled.
+ *
+ * Shared memory: NS slots of FP16; Q_AT: queries; KEYS_AT: NK slots of keys in FP8; STORED_AT: NC slots of codes and
+ * scales as stored; SCALES_AT: scales of the keys in FP8; BARRIERS_AT: full and empty of the slots of FP16; ARRIVED_AT:
+ * one a stored item; UNITS_AT; KEY_BARRIERS_AT: full and empty of the slots of keys; LINE_AT: the line; FROM_AT.
  */
 #ifndef KVD_CUDA_OPS_ATTENTION_CODED_CUH
 #define KVD_CUDA_OPS_ATTENTION_CODED_CUH
@@ -63,8 +91,7 @@ template <int S, int D_, int WG_, bool LOGITS_> struct coded_form {
     };
 };
 
-/* ---- decoding of 16 stored bytes into pieces of a slot -------------------------------------------------------------
- */
+/* ---- decoding of 16 stored bytes into pieces of a slot ---- */
 
 /* Four INT8 codes, sign bits turned, to FP16: 1024 + 128 + code, less 1152. */
 __device__ __forceinline__ uint2 widen_int8(uint32_t x, uint32_t scale) {
@@ -94,8 +121,7 @@ __device__ __forceinline__ uint4 widen_fp4(uint32_t w, uint32_t scale) {
                       ptx::mul_half2(__byte_perm(even, odd, 0x7030) & mask, scale));
 }
 
-/* ---- the warpgroups that copy and decode
- * ------------------------------------------------------------------------------ */
+/* ---- the warpgroups that copy and decode ---- */
 
 template <class C> struct page_decoder {
     using K = typename C::codes;

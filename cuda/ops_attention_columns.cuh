@@ -4,6 +4,27 @@
  * products whose A operand is decoded K or V and whose B operand is Q or P. A code is decoded once for all queries, and
  * eight queries cost half of what sixteen rows would. For decode: 8 NQ rows of packed queries, every warp takes tiles
  * of its own. Layouts and numbers: ops_attention_code.cuh.
+ *
+ * Who does what. Four warps a CTA, all alike: none is a producer. Each has a ring of NS slots of its own, copies with
+ * cp.async (16 bytes a lane) into it, decodes from it in registers and multiplies. Tile i of a segment is warp
+ * i mod 4's. Warps meet twice a segment: when the queries are laid out, and when their sums are merged.
+ *
+ * Stages of a tile in a warp:
+ *   wait for K(t), start the copy of the half tile NS - 1 further on   ring.take
+ *   S^T = K Q^T: 16 bytes of a row are loaded, widened, multiplied     multiply_scores
+ *   mask, lazy maximum (a vote), exponentials, sums                    softmax
+ *   wait for V(t), start the next copy                                 ring.take
+ *   O^T += V^T P^T; P goes from sums to operands by movmatrix          multiply_values
+ * At the end the four sums of a query are brought to their common maximum in shared memory (merge), and leave as BF16
+ * or as one partial result (store_rows).
+ *
+ * Numbers of an instance at head_dim 256 and up to 8 rows: BF16 has tiles of 16 keys, 3 slots of 8 KiB a warp, 2 CTAs a
+ * multiprocessor; quantized profiles have tiles of 32 keys, 2 slots of 8.25 KiB (INT8), 2 of 8.1 (FP8), 3 of 4.5
+ * (NVFP4), and 3 CTAs. All but one slot of every warp are on their way: 97 to 128 KiB a multiprocessor, which hide the
+ * latency of memory.
+ *
+ * Shared memory: [4 warps][NS][SLOT], later the sums of the warps as FP32 [4][8 NQ][D + 4]; Q_AT: queries as B
+ * fragments. Beside it (control, ops_attention_work.cuh): the line, table rows, limits and sums of a segment.
  */
 #ifndef KVD_CUDA_OPS_ATTENTION_COLUMNS_CUH
 #define KVD_CUDA_OPS_ATTENTION_COLUMNS_CUH
