@@ -95,12 +95,16 @@ void ring_wake_own(struct ring_segment *s) {
 }
 
 void ring_wake(struct ring_segment *s) {
-    if (atomic_load(&s->client_waits) && atomic_exchange(&s->client_waits, 0)) ring_wake_own(s);
+    uint32_t waits = RING_WAITS_BELL;
+    if (atomic_load(&s->client_waits) == waits && atomic_compare_exchange_strong(&s->client_waits, &waits, 0))
+        ring_wake_own(s);
 }
+
+bool ring_waits_at_stream(struct ring_segment *s) { return atomic_load(&s->client_waits) == RING_WAITS_STREAM; }
 
 uint32_t ring_announce(struct ring_segment *s) {
     uint32_t bell = atomic_load(&s->bell);
-    atomic_store(&s->client_waits, 1);
+    atomic_store(&s->client_waits, RING_WAITS_BELL);
     return bell;
 }
 

@@ -11,7 +11,9 @@
  * Sleep. kvd sets kvd_sleeps before it looks a last time and sleeps; a client that finds it set after a frame takes it
  * back (exchange) and writes to the doorbell, an eventfd. A client sets client_waits before it looks a last time and
  * waits on bell (futex, shared); kvd, where it finds that set after it moved a counter, takes it back, counts bell up
- * and wakes. Between its store and its look each side needs a full barrier; here both are sequentially consistent.
+ * and wakes. A client that can only wait for descriptors sets it to RING_WAITS_STREAM instead and takes it back itself:
+ * meanwhile its answers come on the stream. Between its store and its look each side needs a full barrier; here both
+ * are sequentially consistent.
  *
  * Threads: a reader, and a writer, belongs to one thread at a time.
  */
@@ -28,6 +30,8 @@
 #define RING_MAGIC UINT32_C(0x5264766b) /* "kvdR" */
 #define RING_VERSION 1u
 #define RING_BYTES 131072u /* of each ring; holds the largest frame twice */
+#define RING_WAITS_BELL 1u
+#define RING_WAITS_STREAM 2u
 
 struct ring_segment {
     /* constant; kvd writes them before anybody else has the segment */
@@ -45,7 +49,7 @@ struct ring_segment {
     _Alignas(64) _Atomic uint64_t request_tail;
     _Atomic uint64_t answer_head;
     /* both write */
-    _Alignas(64) _Atomic uint32_t client_waits; /* 0, 1 */
+    _Alignas(64) _Atomic uint32_t client_waits; /* 0, RING_WAITS_BELL, RING_WAITS_STREAM */
     _Alignas(4096) uint8_t requests[RING_BYTES];
     uint8_t answers[RING_BYTES];
 };
@@ -77,6 +81,8 @@ void ring_arm(struct ring_segment *segment);
 bool ring_must_call(struct ring_segment *segment);
 /* kvd, after it moved a counter: wakes the client's waiters, if there are any. */
 void ring_wake(struct ring_segment *segment);
+/* kvd, before an answer and after it: true: the client waits for the stream, and may not look into the ring again. */
+bool ring_waits_at_stream(struct ring_segment *segment);
 /* The client: the value of bell to wait on. After it, look once more, then ring_wait. */
 uint32_t ring_announce(struct ring_segment *segment);
 /* Waits until bell is another one, at most to the deadline (CLOCK_MONOTONIC; UINT64_MAX: for ever). May return early.

@@ -155,6 +155,23 @@ static void on_sent(void *argument) {
     link_unref(&c->link);
 }
 
+/* Under the lock. False: the answer goes over the stream. */
+static bool answer_by_ring(struct connection *c, const uint8_t *frame, size_t bytes) {
+    return c->ring_use == RING_USED && !c->closing && !ring_waits_at_stream(c->ring->segment) &&
+           ring_answer(c->ring, frame, bytes);
+}
+
+/* Under the lock: an answer is in the ring, and the client may have turned to the stream meanwhile. Where bytes are on
+ * the way to it there anyway, they wake it as well. False: no memory. */
+static bool tell_at_stream(struct connection *c) {
+    uint8_t empty_event[FRAME_HEADER];
+    if (!ring_waits_at_stream(c->ring->segment) || unsent_bytes(c)) return true;
+    frame_head_write(empty_event, FRAME_EVENT, FRAME_F_EVENT, 0, 0);
+    if (!append_bytes(&c->pending, empty_event, sizeof empty_event)) return false;
+    take_off_socket(c);
+    return true;
+}
+
 static bool connection_post(struct link *link, const uint8_t *frame, size_t bytes, bool event) {
     struct connection *c = connection_of(link);
     size_t limit = atomic_load(&c->listener->queue_limit);
@@ -162,8 +179,9 @@ static bool connection_post(struct link *link, const uint8_t *frame, size_t byte
     pthread_mutex_lock(&c->lock);
     if (event && unsent_bytes(c) + bytes > limit) {
         c->refused = true; /* the end of the send in flight tells when to try again */
-    } else if (!event && c->ring_use == RING_USED && !c->closing && ring_answer(c->ring, frame, bytes)) {
+    } else if (!event && answer_by_ring(c, frame, bytes)) {
         taken = true;
+        close = !tell_at_stream(c);
     } else if (!c->closing) {
         taken = unsent_bytes(c) + bytes <= 4 * limit && append_bytes(&c->pending, frame, bytes);
         close = !taken && !event;

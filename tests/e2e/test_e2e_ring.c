@@ -277,6 +277,65 @@ static void the_first_frame_decides(void) {
     close_stage();
 }
 
+/* Of the stream: its header and the id in it. False: none came. */
+static bool stream_frame(struct ringer *r, struct frame_head *ret_head) {
+    static uint8_t frame[FRAME_LIMIT];
+    struct pollfd p = { .fd = r->stream, .events = POLLIN };
+    if (poll(&p, 1, 10000 * (int)E2E_SLOW) != 1 || recv(r->stream, frame, FRAME_HEADER, MSG_WAITALL) != FRAME_HEADER ||
+        frame_head_read(frame, FRAME_HEADER, ret_head))
+        return false;
+    size_t n = ret_head->length + 4u - FRAME_HEADER;
+    return !n || recv(r->stream, frame, n, MSG_WAITALL) == (ssize_t)n;
+}
+
+/* As clients do that wait with poll. The answer's way: 'r' ring, 's' stream, 0 none. */
+static char wait_at_stream(struct ringer *r, uint64_t id) {
+    static uint8_t frame[FRAME_LIMIT];
+    struct frame_head head;
+    size_t n;
+    for (;;) {
+        atomic_store(&r->segment->client_waits, RING_WAITS_STREAM);
+        bool in_ring = ring_unread(&r->answers), there = in_ring || stream_frame(r, &head);
+        atomic_store(&r->segment->client_waits, 0);
+        if (!there) return 0;
+        if (in_ring)
+            return !ring_read(&r->answers, frame, &n) && !frame_head_read(frame, n, &head) && head.id == id ? 'r' : 0;
+        if (!(head.flags & FRAME_F_EVENT)) return head.id == id ? 's' : 0;
+        KVT_EQ(head.length, FRAME_HEADER - 4); /* an empty event: look into the ring */
+    }
+}
+
+/* Who waits for the stream has its answers there; who turns to it at any moment misses none. */
+static void answers_come_where_the_client_waits(void) {
+    struct ringer r;
+    struct msg_reply reply;
+    uint64_t seed = kvt_seed();
+    uint32_t pause = 0; /* goes to where the answer and the turn meet */
+    if (!open_stage(NULL)) return;
+    if (open_ringer(&r, KVD_ROLE_WORKER)) {
+        struct msg_request stats = request_of(&r, FRAME_STATS, 0);
+        atomic_store(&r.segment->client_waits, RING_WAITS_STREAM);
+        for (uint64_t id = 3; id < 20; id++) {
+            KVT_TRUE(ring_request(&r, &stats, id));
+            KVT_EQ(raw_reply(r.stream, &reply), KVD_OK);
+        }
+        KVT_FALSE(ring_unread(&r.answers));
+        KVT_EQ(atomic_load(&r.segment->client_waits), RING_WAITS_STREAM); /* the client's to take back */
+        atomic_store(&r.segment->client_waits, 0);
+        KVT_EQ(ring_ask(&r, FRAME_STATS, 0, 20), KVD_OK);
+        for (uint64_t id = 21; id < (E2E_SLOW > 1 ? 5000 : 20000); id++) {
+            KVT_TRUE(ring_request(&r, &stats, id));
+            for (uint32_t n = pause + kvt_below(&seed, 8); n && !ring_unread(&r.answers); n--) ring_relax();
+            char way = wait_at_stream(&r, id);
+            if (!KVT_TRUE(way != 0)) break;
+            pause = way == 's' ? pause + 4 : pause > 4 ? pause - 4 : 0;
+        }
+        close_ringer(&r);
+    }
+    served();
+    close_stage();
+}
+
 /* SRV-5: a token opens its own ring for its own process, and nothing else. */
 static void srv_5_tokens(void) {
     struct ringer r, o;
@@ -636,6 +695,7 @@ int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(srv_1_frames_travel_by_the_ring),
                                              KVT_CASE(an_audit_holds_no_other_up),
                                              KVT_CASE(the_first_frame_decides),
+                                             KVT_CASE(answers_come_where_the_client_waits),
                                              KVT_CASE(srv_5_tokens),
                                              KVT_CASE(off_is_off),
                                              KVT_CASE(srv_2_broken_counters),

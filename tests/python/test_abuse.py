@@ -12,18 +12,29 @@ import sys
 import threading
 import time
 import unittest
+from unittest import mock
 
 import kvd
+from kvd import _messages as messages
+from kvd import _operations as operations
+from kvd import _ring
 from kvd._messages import Request
+from kvd.names import tokens_of
 from proxy import Proxy
-from support import KvdCase, tokens, until
+from support import Kvd, KvdCase, tokens, until
 
-ACTIVATE, ROUND, FINISH, STATS = 9, 10, 13, 20
+HELLO, ACTIVATE, ROUND, FINISH = 1, 9, 10, 13
 POLL = "7"  # number of the system call in /proc/PID/syscall on x86-64
 
 
 def open_fds():
     return len(os.listdir("/proc/self/fd"))
+
+
+def rings():
+    """Shared segments that this process has mapped."""
+    with open("/proc/self/maps") as maps:
+        return sum("memfd:kvd-ring" in line for line in maps)
 
 
 class Case(KvdCase):
@@ -68,7 +79,7 @@ class Fork(Case):
                 os._exit(0)
         os.close(write)
         with os.fdopen(read) as pipe:
-            self.assertEqual(pipe.read(), "refused refused refused refused connected closed")
+            self.assertEqual(pipe.read(), "unmapped refused refused refused refused connected closed")
         os.waitpid(pid, 0)
         sequence.step([1])
         self.assertEqual(store.k[0].numpy().shape[0], 256)
@@ -76,7 +87,7 @@ class Fork(Case):
 
     @staticmethod
     def in_the_child(client, store, sequence):
-        seen = []
+        seen = ["unmapped" if not rings() else "mapped"]
         for call in (client.stats, lambda: sequence.step([1]), lambda: store.k[0], client.fileno):
             try:
                 call()
@@ -254,7 +265,7 @@ call = client.round_async([sequence.boundary()])
     @staticmethod
     def mappings():
         with open("/proc/self/maps") as maps:
-            return sum("kvd-" in line for line in maps)
+            return sum("kvd-" in line and "kvd-ring" not in line for line in maps)
 
 
 class Restart(Case):
@@ -408,7 +419,7 @@ class Lost(Case):
         self.addCleanup(self.proxy.close)
 
     def test_the_answer_of_each_changing_call(self):
-        client = self.connect(self.proxy.path, timeout=20)
+        client = self.connect(self.proxy.path, timeout=20, ring=False)
         self.proxy.lose(ACTIVATE)
         sequence = client.activate(tokens(1, 100), 1000)
         self.assertEqual(client.stats().sequences, 1)
@@ -449,7 +460,7 @@ class Lost(Case):
 
     def test_what_is_given_back_on_a_lost_connection(self):
         """The Finish of a dropped sequence meets the loss: it is sent again, though nobody waits for it."""
-        client = self.connect(self.proxy.path, timeout=20)
+        client = self.connect(self.proxy.path, timeout=20, ring=False)
         sequence = client.activate(tokens(1, 100), 10, hit=None)
         self.proxy.cut()
         del sequence
@@ -457,7 +468,7 @@ class Lost(Case):
         self.assertTrue(until(lambda: client.stats().sequences == 0))
 
     def test_a_deadline_and_its_outcome(self):
-        client = self.connect(self.proxy.path, timeout=20)
+        client = self.connect(self.proxy.path, timeout=20, ring=False)
         client.describe()
         self.proxy.hold(ACTIVATE)
         with self.assertRaises(kvd.DeadlineExceeded) as caught:
@@ -469,13 +480,28 @@ class Lost(Case):
         sequence.finish(retain=False)
 
     def test_a_deadline_that_nobody_asks_about(self):
-        client = self.connect(self.proxy.path, timeout=20)
+        client = self.connect(self.proxy.path, timeout=20, ring=False)
         client.describe()
         self.proxy.hold(ACTIVATE)
         self.assertRaises(kvd.DeadlineExceeded, client.activate, tokens(1, 100), 10, hit=None, timeout=0.2)
         self.proxy.let_go()
         gc.collect()
         self.assertTrue(until(lambda: client.stats().sequences == 0))
+
+    def test_a_resume_that_fails(self):
+        """The answer is lost, and then the Hello of the next connection: the outcome is to be had, or is given back."""
+        client = self.connect(self.proxy.path, timeout=20, ring=False)
+        client.describe()
+        for wanted in (True, False):
+            self.proxy.lose(HELLO, ACTIVATE)
+            with self.assertRaises(kvd.Unavailable) as caught:
+                client.activate(tokens(1, 100), 10, hit=None)
+            self.assertIn("call.result()", str(caught.exception))
+            if wanted:
+                caught.exception.call.result().finish(retain=False)
+            caught = None
+            gc.collect()
+            self.assertTrue(until(lambda: client.stats().sequences == 0))
 
     def test_a_deadline_before_it_began(self):
         client = self.connect(timeout=20)
@@ -491,12 +517,166 @@ class Lost(Case):
 
     def test_the_window_of_numbers(self):
         """64 numbers may be open; more wait for their turn instead of a refusal."""
-        client = self.connect(self.proxy.path, timeout=20)
+        client = self.connect(self.proxy.path, timeout=20, ring=False)
         sequence = client.activate(tokens(1, 100), 1000)
         calls = [client.round_async([kvd.RoundItem(sequence.handle, commit=min(i, 100))]) for i in range(200)]
         self.proxy.cut()
         self.assertEqual([call.result()[0].status for call in calls], [kvd.Status.OK] * 200)
         sequence.finish(retain=False)
+
+
+@unittest.skipUnless(_ring.IS_POSSIBLE, "rings are for x86-64")
+class Rings(Case):
+    """The shared segment. All other tests of this file run by it, too, where they do not say otherwise."""
+
+    settings = {"more": "[limits]\nmessage_queue = 64KiB"}
+    ROOT = kvd.client.root_of("ring")
+
+    @staticmethod
+    def ring(client):
+        return client._session._wire._ring
+
+    def test_who_has_one(self):
+        gc.collect()
+        before = open_fds(), rings()
+        self.assertEqual(before[1], 0)
+        for role, ring, has in (("worker", True, 1), ("scheduler", True, 1), ("admin", True, 0), ("worker", False, 0)):
+            with kvd.connect(self.kvd.socket, role=role, ring=ring) as client:
+                client.stats()
+                self.assertEqual(rings(), has, role)
+        with mock.patch.object(_ring, "IS_POSSIBLE", False), kvd.connect(self.kvd.socket) as client:
+            self.assertEqual((client.stats().sequences, rings()), (0, 0))
+        self.assertEqual((open_fds(), rings()), before)
+
+    def test_none_of_this_kvd(self):
+        off = Kvd(more="[kvd]\nring = no")
+        self.addCleanup(off.free)
+        with kvd.connect(off.socket) as client:
+            self.assertEqual((client.stats().sequences, rings()), (0, 0))
+
+    LIMITED = """
+import os, resource, sys, kvd
+kvd.connect(sys.argv[1]).close()
+for limit in range(4, 14):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, 100))
+    try:
+        with kvd.connect(sys.argv[1]) as client:
+            print("socket" if client._session._wire._ring is None else "ring", client.stats().sequences)
+    except (kvd.Unavailable, OSError):
+        print("none")
+    client = None
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+    assert os.listdir("/proc/self/fd") == ["0", "1", "2", "3"], os.listdir("/proc/self/fd")
+"""
+
+    def test_a_client_without_files_goes_on(self):
+        done = subprocess.run(
+            [sys.executable, "-c", self.LIMITED, self.kvd.socket], capture_output=True, text=True, timeout=60
+        )
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        lines = done.stdout.splitlines()
+        self.assertEqual(lines, sorted(lines, key=["none", "socket 0", "ring 0"].index))
+        self.assertEqual(set(lines), {"none", "socket 0", "ring 0"})
+
+    def thrown_away(self, client, steps):
+        """An operation of one message, whose answer goes with its ring."""
+        call, session, ring = client._call(steps), client._session, self.ring(client)
+        self.assertTrue(until(ring.is_readable))
+        with session._lock:
+            session._lose("the test threw it away")
+        made = call.result()
+        self.assertIsNot(self.ring(client), ring)
+        return made
+
+    def test_answers_that_are_thrown_away(self):
+        """SRV-3: the session is resumed with another ring; nothing runs twice, and nothing is lost."""
+        client = self.connect(timeout=20)
+        want = kvd.Activation(100, 100, client.session, ensure=(100,), root=self.ROOT)
+        made = self.thrown_away(client, operations.activate(want))
+        item = kvd.RoundItem(made.sequence, commit=40)
+        self.assertEqual(self.thrown_away(client, operations.round_([item], 1))[0].status, kvd.Status.OK)
+        finish = messages.finish(made.sequence, True, range(40), 0)
+        self.assertEqual(self.thrown_away(client, operations.one(messages.Request("Stats"))).sequences, 1)
+        kept = self.thrown_away(client, operations.one(finish)).continuation
+        stats = client.stats()
+        self.assertEqual((stats.sequences, stats.continuations), (0, 1))
+        self.thrown_away(client, operations.one(messages.Request("Release", continuation=kept)))
+        self.assertEqual((client.stats().continuations, rings()), (0, 1))
+
+    def test_counters_that_cannot_be(self):
+        """A segment that somebody scribbled over costs the connection, not the session."""
+        client = self.connect(timeout=20)
+        sequence = client.activate(tokens(1, 100), 100)
+        for tail in (1, 15, -1, _ring.RING_BYTES + 1, 2**63):
+            ring = self.ring(client)
+            self.kvd.freeze()
+            ring._long[_ring._ANSWER_TAIL] = (ring._long[_ring._ANSWER_HEAD] + tail) % 2**64
+            call = client._call(operations.one(Request("Stats")))
+            self.assertFalse(call.done())
+            self.kvd.thaw()
+            self.assertEqual(call.result().sequences, 1)
+            self.assertIsNot(self.ring(client), ring)
+        sequence.step([1])
+        sequence.finish(retain=False)
+
+    def test_more_answers_than_it_holds(self):
+        """They come on the stream, kvd reads no more where that is full, and each call has its own."""
+        client = self.connect(timeout=60)
+        calls = [client._call(operations.describe()) for _ in range(2000)]
+        self.assertEqual({call.result().pool for call in calls}, {client.describe().pool})
+        self.assertEqual(client.stats().sequences, 0)
+
+    def test_no_room(self):
+        """What kvd does not take is not sent; what it took is answered later."""
+        client = self.connect(timeout=20)
+        prompt = tokens(1, 64 * 1000)
+        chain = kvd.Chain("ring", prompt)
+        self.kvd.freeze()
+        find = lambda: client._call(operations.find(chain, tokens_of(prompt), 1))  # noqa: E731
+        client.timeout = 0.05
+        calls = []
+        with self.assertRaises(kvd.DeadlineExceeded) as caught:
+            while len(calls) < 50:  # 33 KB each
+                call = find()
+                calls.append(call)
+                if call._error is not None:
+                    raise calls.pop()._error
+        self.assertIn("was not sent", caught.exception.message)
+        self.assertGreater(len(calls), 2)
+        client.timeout = 20
+        self.kvd.thaw()
+        for call in calls:
+            try:
+                self.assertEqual(call.result(), [])
+            except kvd.DeadlineExceeded as error:  # that of the message, which kvd judges
+                self.assertIn("nothing was changed", error.message)
+        self.assertEqual(client.stats().sequences, 0)
+
+    def test_it_is_looked_into_before_the_stream(self):
+        """A client that waits at the stream has its answers there, and turns back to the ring."""
+        client = self.connect(timeout=20)
+        wire = client._session._wire
+        self.assertTrue(self.ring(client).turn_away())
+        call = client._call(operations.describe())
+        self.assertTrue(until(lambda: select.select([wire], [], [], 0)[0]))
+        self.assertFalse(self.ring(client).is_readable())
+        self.assertEqual(call.result().pool, client.describe().pool)
+        self.assertEqual(client.stats().sequences, 0)
+
+    def test_spin(self):
+        """Looking that does not pay becomes short, and is tried at length again; with one CPU there is none."""
+        spin = _ring.Spin(2)
+        seen = []
+        for _ in range(160):
+            spin.learn(False)
+            seen.append(spin.ns)
+        self.assertEqual(seen.count(_ring.SPIN_NS), 10)
+        self.assertLessEqual(min(seen), _ring.SPIN_NS // 16)
+        spin.learn(True)
+        self.assertEqual(spin.ns, _ring.SPIN_NS)
+        spin = _ring.Spin(1)
+        spin.learn(True)
+        self.assertEqual(spin.ns, 0)
 
 
 class Exceptions(Case):

@@ -24,7 +24,7 @@ except ImportError:
 def raw_planes(client):
     """Pool, planes and bytes of the region as kvd describes them, without the package's views."""
     info = client.describe()
-    with Descriptors(info, now_ns() + 10**10) as descriptors:
+    with Descriptors(info.fd_socket, info.fd_token, now_ns() + 10**10) as descriptors:
         region = map_region(info.pool[0].planes[0], descriptors, True, "planes", 1, -1, client.epoch)
     planes = {(plane.layer, plane.slot): plane for plane in client.describe_planes()}
     return info.pool[0], planes, np.frombuffer(region.buffer, np.uint8)
@@ -263,6 +263,26 @@ prefill_chunk = 192
         for view in self.store.pool(1).k:
             self.assertTrue((view.numpy()[slots // 64, :, slots % 64] == 7).all())
         again.finish(retain=False)
+
+
+    def test_rolling_checkpoints(self):
+        """GRP-5: a running sequence leaves what its activation asked for, where its window has gone on."""
+        prompt = list(range(1500))
+        for domain, ask, found in (
+            ("none", {}, {600: 0, 1100: 0, 1500: 0}),
+            ("every", {"checkpoint_every": 512}, {600: 512, 1100: 1024, 1500: 1024}),
+            ("prompt", {"checkpoint_prompt": True}, {600: 0, 1100: 0, 1500: 1472}),
+        ):
+            with self.client.activate(prompt, 100, domain=domain, **ask) as sequence:
+                self.fill(sequence, 7)
+                sequence.take(self.client.round([sequence.boundary()])[0])
+                sequence.name()
+                for n, usable in found.items():
+                    hits = self.client.find(prompt[:n], domain)
+                    self.assertEqual(max([hit.usable for hit in hits], default=0), usable, (domain, n))
+                sequence.finish(retain=False)
+        with self.assertRaises(kvd.InvalidArgument):
+            self.client.activate(prompt, 100, checkpoint_every=100)
 
 
 class Int8Views(Case):

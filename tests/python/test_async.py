@@ -102,7 +102,7 @@ class Async(KvdCase):
         self.addCleanup(proxy.close)
 
         async def main():
-            async with kvd.connect(proxy.path, timeout=20) as client:
+            async with kvd.connect(proxy.path, timeout=20, ring=False) as client:
                 client.describe()
                 proxy.lose(9)
                 sequence = await client.activate_async([1] * 100, 10, hit=None)
@@ -110,6 +110,17 @@ class Async(KvdCase):
                 await sequence.finish_async(retain=False)
 
         asyncio.run(main())
+
+    def test_answers_of_many_calls(self):
+        """Those that went into the ring before the loop waited for the descriptor, and those that come on the stream."""
+
+        async def many(client):
+            for _ in range(20):
+                made = await asyncio.gather(*[client.find_async([1] * n) for n in range(1, 60)])
+                self.assertEqual(made, [[]] * 59)
+                self.assertEqual(client.find([1, 2]), [])  # in between, in the loop's thread
+
+        self.run_in_loop(many)
 
     def test_one_client_in_two_loops_one_after_the_other(self):
         with kvd.connect(self.kvd.socket, timeout=20) as client:

@@ -44,10 +44,11 @@ class HostMemory:
 
 
 class Descriptors:
-    """The socket of descriptors (PROTOCOL.md). The token is of the session, and good for the first request."""
+    """The socket of descriptors (PROTOCOL.md). The token of a store is good for the first request, and later ones carry
+    none; of a ring (every) all carry it."""
 
-    def __init__(self, info: types.StoreInfo, deadline_ns: int) -> None:
-        self._path, self._token, self._deadline_ns = info.fd_socket, info.fd_token, deadline_ns
+    def __init__(self, path: str, token: int, deadline_ns: int, every: bool = False) -> None:
+        self._path, self._token, self._deadline_ns, self._every = path, token, deadline_ns, every
         self._socket: Optional[socket.socket] = None
 
     def __enter__(self) -> Descriptors:
@@ -66,7 +67,8 @@ class Descriptors:
         except OSError as error:
             kind = PermissionDenied if isinstance(error, PermissionError) else Unavailable
             raise kind(f"the socket of descriptors {self._path} cannot be used: {error}") from error
-        self._token = 0
+        if not self._every:
+            self._token = 0
         return self._taken(answer, fds, index)
 
     def _exchange(self, request: bytes) -> Any:

@@ -18,7 +18,8 @@ from collections import deque
 from typing import Any, Callable, Deque, Dict, Generator, List, Optional, Tuple, TypeVar, Union
 
 from . import _messages as messages
-from . import types
+from . import _ring, types
+from ._memory import Descriptors
 from ._wire import Lost, Nudge, Wire, left_ms, now_ns
 from .errors import Aborted, DeadlineExceeded, Error, FailedPrecondition, Status, Unavailable, error_of
 
@@ -31,6 +32,8 @@ Owned = Union["Pending", int]
 
 WINDOW = 64  # numbers that may be open at once
 _MAX_EVENTS = 1024
+_FAREWELL_NS = 3 * 10**9
+_RING_NS = 2 * 10**9  # for the shared segment, without which it goes as well
 _FINAL = (
     Status.NOT_FOUND,
     Status.ABORTED,
@@ -76,21 +79,26 @@ class _Farewell:
             return
         try:
             wire.send(self.frame)
+            wire.flush(now_ns() + _FAREWELL_NS)
         except Lost:
             pass
         wire.close()
 
 
 class Session:
-    """See the module. `path` is the socket, `timeout` seconds for connecting."""
+    """See the module. `path` is the socket, `timeout` seconds for connecting, `ring` whether a shared segment is used
+    where there is one."""
 
-    def __init__(self, path: str, role: types.Role, name: str, library: str, rank: int, timeout: float) -> None:
+    def __init__(
+        self, path: str, role: types.Role, name: str, library: str, rank: int, timeout: float, ring: bool = True
+    ) -> None:
         self.path = path
         self.pid = os.getpid()
         self.timeout = timeout
         self.id = self.epoch = self._secret = 0
         self.events: Deque[types.Event] = deque()
         self._hello = (role, name, library, rank)
+        self._wants_ring = ring and role in (types.Role.WORKER, types.Role.SCHEDULER) and _ring.IS_POSSIBLE
         self._lock = threading.RLock()
         self._cond = threading.Condition(self._lock)
         self._waiting = 0  # threads that wait for _cond
@@ -100,6 +108,7 @@ class Session:
         self._poller = 0  # thread that polls the wire
         self._pending: Dict[int, Pending] = {}
         self._next_id = self._next_number = 1
+        self._expected = 0  # number that kvd wants next, as far as answers tell
         self._dead: Optional[Error] = None
         self._closed = False
         self._mask = 0
@@ -176,7 +185,12 @@ class Session:
                 raise self._unanswered(
                     pending, DeadlineExceeded(f"kvd at {self.path} did not answer {pending.request.kind.name} in time")
                 )
-            self.repair(pending, deadline_ns)
+            try:
+                self.repair(pending, deadline_ns)
+            except Error as error:  # it was sent, and its session may be had again
+                if pending.number and pending.reply is None and self.is_current():
+                    raise self._unanswered(pending, error) from None
+                raise
         return self.collect(pending)
 
     def is_broken(self, pending: Pending) -> bool:
@@ -385,12 +399,12 @@ class Session:
             if self._waiting:
                 self._cond.notify_all()
 
-    def _receive(self, wire: Wire) -> None:
-        """Under the lock: what has come on it."""
+    def _receive(self, wire: Wire, all_: bool = False) -> None:
+        """Under the lock: what has come on it. all_: also where nothing has told of any."""
         if wire is not self._wire:
             return
         try:
-            for is_event, kind, call_id, body in wire.receive():
+            for is_event, kind, call_id, body in wire.receive(all_):
                 if is_event:
                     self._queue_event(body)
                 else:
@@ -422,9 +436,11 @@ class Session:
             self._number_again(messages.next_number(pending.reply))
 
     def _number_again(self, expected: int) -> None:
-        """Where refusals took no number, the next request has the one that kvd expects."""
-        if expected and expected < self._next_number and not any(p.number for p in self._pending.values()):
-            self._next_number = expected
+        """Where refusals took no number, the next request has the one that kvd expects. Answers come in any order, since
+        there are two ways for them: the highest says it, once all are there."""
+        self._expected = max(self._expected, expected)
+        if 0 < self._expected < self._next_number and not any(p.number for p in self._pending.values()):
+            self._next_number = self._expected
 
     def _queue_event(self, body: bytes) -> None:
         event = messages.read_event(body)
@@ -484,17 +500,21 @@ class Session:
         wire = Wire(self.path, deadline_ns, self._nudge)
         try:
             reply = self._say_hello(wire, deadline_ns)
+            if not self.id:
+                self.id, self.epoch, self._secret = reply.session, reply.epoch, reply.secret
+            if reply.ring and self._wants_ring:
+                self._open_ring(wire, min(deadline_ns, now_ns() + _RING_NS))
         except BaseException:
             wire.close()
             raise
-        if not self.id:
-            self.id, self.epoch, self._secret = reply.session, reply.epoch, reply.secret
         goodbye = messages.Request("Goodbye")
         self._farewell.frame = messages.frame(goodbye, 0, self.id, 0, 0, self.epoch)
         try:
             self._wire = self._farewell.wire = wire
             for signal in self._signals():
                 signal.watch(wire)
+            if self._loop_signal is not None:
+                wire.stay_at_stream()
             self._update_signal()
             self._send_again(reply.last_sequence, deadline_ns)
         except BaseException:
@@ -504,16 +524,33 @@ class Session:
     def _say_hello(self, wire: Wire, deadline_ns: int) -> Any:
         request = messages.hello(*self._hello, resume=self.id, secret=self._secret)
         call_id, self._next_id = self._next_id, self._next_id + 1
+        return self._judge(self._exchange(wire, request, messages.hello_frame(request, call_id), call_id, deadline_ns))
+
+    def _exchange(self, wire: Wire, request: messages.Request, frame: bytes, call_id: int, deadline_ns: int) -> Any:
+        """The only request that is under way on it."""
+        name = request.kind.name
         try:
-            wire.send(messages.hello_frame(request, call_id))
+            wire.send(frame)
             while now_ns() < deadline_ns:
                 wire.wait_readable(deadline_ns)
                 for is_event, kind, reply_id, body in wire.receive():
                     if not is_event and reply_id == call_id:
-                        return self._judge(messages.read_reply(request.kind, kind, body))
+                        return messages.read_reply(request.kind, kind, body)
         except Lost as lost:
-            raise Unavailable(f"kvd at {self.path} closed the connection before it answered Hello: {lost}") from lost
-        raise DeadlineExceeded(f"kvd at {self.path} did not answer Hello in time")
+            raise Unavailable(f"kvd at {self.path} closed the connection before it answered {name}: {lost}") from lost
+        raise DeadlineExceeded(f"kvd at {self.path} did not answer {name} in time")
+
+    def _open_ring(self, wire: Wire, deadline_ns: int) -> None:
+        """Whatever fails, the socket serves as well."""
+        request = messages.Request("OpenRing")
+        call_id, self._next_id = self._next_id, self._next_id + 1
+        frame = messages.frame(request, call_id, self.id, 0, deadline_ns, self.epoch)
+        try:
+            reply = self._exchange(wire, request, frame, call_id, deadline_ns)
+            if not messages.status_of(reply)[0]:
+                wire.use_ring(_fetched_ring(reply, self.epoch, deadline_ns))
+        except (Error, OSError, ValueError, _ring.Broken):
+            pass
 
     def _judge(self, reply: Any) -> Any:
         status, message = messages.status_of(reply)
@@ -540,7 +577,7 @@ class Session:
     def _send_again(self, last: int, deadline_ns: int) -> None:
         """What has no answer, in order. Numbers past `last` never ran: those that nobody wants go, the others close
         up."""
-        self._next_number = last + 1
+        self._next_number = self._expected = last + 1
         for pending in list(self._pending.values()):
             never_ran = pending.number > last
             if never_ran and (pending.abandoned and pending.undoes is None or self._is_idle(pending)):
@@ -570,7 +607,7 @@ class Session:
     def _look(self) -> None:
         """Under the lock: takes what has come, and notices a loss, without waiting."""
         if self._wire is not None:
-            self._receive(self._wire)
+            self._receive(self._wire, True)
             self._tell_others()
 
     def is_current(self) -> bool:
@@ -639,6 +676,9 @@ class Session:
             self._unwatch()
             self._loop, self._loop_signal = loop, _Signal(self._wire)
             loop.add_reader(self._loop_signal.fileno(), self.pump)
+            if self._wire is not None:
+                self._wire.stay_at_stream()
+                self._look()
 
     def _unwatch(self) -> None:
         loop, signal = self._loop, self._loop_signal
@@ -730,6 +770,20 @@ class _Signal:
 
     def __del__(self) -> None:
         self.close()
+
+
+def _fetched_ring(reply: Any, epoch: int, deadline_ns: int) -> _ring.Ring:
+    fds: List[int] = []
+    try:
+        with Descriptors(reply.fd_socket.decode(), reply.fd_token, deadline_ns, every=True) as descriptors:
+            for index in (reply.segment_index, reply.doorbell_index):
+                fds.append(descriptors.fetch(index))
+        made = _ring.Ring(fds[0], fds[1], epoch)
+        fds.pop()  # the doorbell is the ring's
+        return made
+    finally:
+        for fd in fds:
+            os.close(fd)
 
 
 def _undoing(orphan: Pending) -> Optional[messages.Request]:

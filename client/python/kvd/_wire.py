@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One connection: a byte stream cut into frames, and times.
+"""One connection: a byte stream cut into frames, a ring where there is one, and times.
 
 Nothing here blocks but poll(): an interrupt (Ctrl-C) that comes while it waits loses no byte. One that comes between
 the socket and the buffer may, and then the connection is given up; its session is resumed on another one.
@@ -14,9 +14,12 @@ import time
 from typing import Iterator, Optional, Tuple
 
 from ._messages import F_EVENT, FRAME_LIMIT, HEADER
+from ._ring import Broken, Ring, Spin
 from .errors import DeadlineExceeded, InvalidArgument, PermissionDenied, Unavailable
 
 _BUFFER = 4 * FRAME_LIMIT
+_STREAM_EVERY = 32  # of a ring that always has something: what came on the stream meanwhile must not wait for ever
+_ROOM_MS = 1.0  # between two looks for room in a ring
 
 
 def now_ns() -> int:
@@ -37,7 +40,8 @@ class Nudge:
     """Wakes a thread that waits for a connection."""
 
     def __init__(self) -> None:
-        self._ends: Tuple[int, ...] = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._ends: Tuple[int, ...] = ()
+        self._ends = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     def fileno(self) -> int:
         return self._ends[0]
@@ -77,22 +81,61 @@ class Wire:
         self._poller.register(self._socket, select.POLLIN)
         self._poller.register(nudge.fileno(), select.POLLIN)
         self._nudge = nudge
+        self._ring: Optional[Ring] = None
+        self._spin = Spin()
+        self._stirs = False  # the stream has something
+        self._turns = 0
+        self._at_stream = False  # all answers come there, for a loop that waits for the descriptor
+
+    def use_ring(self, ring: Ring) -> None:
+        """All requests go by it from now on."""
+        self._ring = ring
+
+    def stay_at_stream(self) -> None:
+        """What this process waits for is the descriptor, from now on. Receive once after it."""
+        self._at_stream = True
+        if self._ring is not None:
+            self._ring.turn_away()
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def wait_readable(self, deadline_ns: int) -> bool:
         """False: not by then, or nudged. One thread at a time."""
+        ring = self._ring
+        if ring is None or self._at_stream:
+            return self._poll(deadline_ns)
+        if self._look(ring, deadline_ns):
+            return True
+        try:
+            return self._poll(deadline_ns) if ring.turn_away() else True
+        finally:
+            if not self._at_stream:
+                ring.turn_back()
+
+    def _look(self, ring: Ring, deadline_ns: int) -> bool:
+        """For a while."""
+        until = min(deadline_ns, now_ns() + self._spin.ns)
+        came = ring.is_readable()
+        while not came and now_ns() < until:
+            came = ring.is_readable()
+        self._spin.learn(came)
+        return came
+
+    def _poll(self, deadline_ns: int) -> bool:
         ready = self._poller.poll(left_ms(deadline_ns))
         if len(ready) == 1 and ready[0][0] != self._socket.fileno():
             self._nudge.take()
             return False
-        return bool(ready)
+        self._stirs = bool(ready)
+        return self._stirs
 
     # ---- sending ----
 
     def send(self, frame: bytes, at: int = 0) -> int:
         """Bytes that the connection took now."""
+        if self._ring is not None:
+            return len(frame) if self._ring.send(frame) else 0
         try:
             return self._socket.send(memoryview(frame)[at:] if at else frame)
         except BlockingIOError:
@@ -101,15 +144,42 @@ class Wire:
             raise Lost(error.strerror or str(error)) from error
 
     def wait_both(self, deadline_ns: int) -> bool:
-        """Until it takes more bytes, or has some."""
+        """Until it may take more bytes, or has some."""
         poller = select.poll()
+        if self._ring is not None:
+            poller.register(self._socket, select.POLLIN)
+            self._stirs = bool(poller.poll(min(_ROOM_MS, left_ms(deadline_ns))))
+            return left_ms(deadline_ns) > 0
         poller.register(self._socket, select.POLLIN | select.POLLOUT)
         return bool(poller.poll(left_ms(deadline_ns)))
 
     # ---- receiving ----
 
-    def receive(self) -> Iterator[Tuple[bool, int, int, bytes]]:
-        """The frames that are there now: whether it is an event, type, id, body."""
+    def receive(self, all_: bool = False) -> Iterator[Tuple[bool, int, int, bytes]]:
+        """The frames that are there now: whether it is an event, type, id, body. all_: also those of the stream, where
+        nothing has told of any."""
+        ring = self._ring
+        if ring is not None:
+            yield from self._receive_ring(ring)
+            self._turns += 1
+            if not (all_ or self._stirs or self._at_stream or self._turns % _STREAM_EVERY == 0):
+                return
+            self._stirs = False
+        yield from self._receive_stream()
+        if ring is not None:
+            yield from self._receive_ring(ring)  # whose answer the stream may have told of
+
+    def _receive_ring(self, ring: Ring) -> Iterator[Tuple[bool, int, int, bytes]]:
+        try:
+            frame = ring.receive()
+            while frame is not None:
+                _, kind, flags, call_id = HEADER.unpack_from(frame)
+                yield bool(flags & F_EVENT), kind, call_id, frame[HEADER.size :]
+                frame = ring.receive()
+        except Broken as broken:
+            raise Lost(str(broken)) from broken
+
+    def _receive_stream(self) -> Iterator[Tuple[bool, int, int, bytes]]:
         try:
             n = self._socket.recv_into(self._view[self._fill :])
         except BlockingIOError:
@@ -133,6 +203,14 @@ class Wire:
 
     # ---- the end ----
 
+    def flush(self, deadline_ns: int) -> None:
+        """Until kvd has what was sent, which the end of the stream would take back from a ring."""
+        poller = select.poll()
+        poller.register(self._socket, 0)  # only its end
+        while self._ring is not None and not self._ring.is_taken() and left_ms(deadline_ns) > 0:
+            if poller.poll(_ROOM_MS):
+                return
+
     def shut_down(self) -> None:
         """Wakes who waits for it."""
         self.doomed = True
@@ -143,11 +221,13 @@ class Wire:
 
     def close(self) -> None:
         self._socket.close()
+        ring = getattr(self, "_ring", None)
+        if ring is not None:
+            ring.close()
 
     def __del__(self) -> None:
-        made = getattr(self, "_socket", None)
-        if made is not None:
-            made.close()
+        if hasattr(self, "_socket"):
+            self.close()
 
 
 def _connected(path: str, deadline_ns: int) -> socket.socket:

@@ -43,16 +43,19 @@ def connect(
     name: Optional[str] = None,
     rank: int = 0,
     timeout: float = 5.0,
+    ring: bool = True,
 ) -> Client:
     """A client of the kvd at `socket`, or of the systemd unit's `instance` (/run/kvd/INSTANCE/kvd.sock). Without
     either: $KVD_SOCKET, else /run/kvd/kvd.sock.
 
     role: "observer", "worker", "scheduler" or "admin". name: for logs and kvdctl. rank: a worker's place in a
-    tensor-parallel group. timeout: seconds, for connecting and for each message of every call.
+    tensor-parallel group. timeout: seconds, for connecting and for each message of every call. ring: a worker's and a
+    scheduler's requests go through memory that it shares with kvd, where kvd offers that and the CPU is an x86-64;
+    False: over the socket.
     """
     if socket is not None and instance is not None:
         raise InvalidArgument("name a socket or an instance, not both")
-    return Client(socket or default_socket(instance), _role(role), name or _program(), rank, timeout)
+    return Client(socket or default_socket(instance), _role(role), name or _program(), rank, timeout, ring)
 
 
 def _role(role: Union[str, types.Role]) -> types.Role:
@@ -79,8 +82,10 @@ def root_of(domain: Union[DomainLike, types.Root]) -> types.Root:
 class Client:
     """Made by connect(). A context manager that ends the session."""
 
-    def __init__(self, socket: str, role: types.Role, name: str, rank: int, timeout: float) -> None:
-        self._session = Session(socket, role, name, f"kvd-client-{VERSION}", rank, timeout)
+    def __init__(
+        self, socket: str, role: types.Role, name: str, rank: int, timeout: float, ring: bool = True
+    ) -> None:
+        self._session = Session(socket, role, name, f"kvd-client-{VERSION}", rank, timeout, ring)
         self.role, self.rank = role, rank
         self._info: Optional[types.StoreInfo] = None
         self._store: Optional[Store] = None
@@ -241,6 +246,8 @@ class Client:
         evict: Union[None, str, Policy] = "lru",
         domain: DomainLike = "",
         retention: int = 0,
+        checkpoint_every: int = 0,
+        checkpoint_prompt: bool = False,
         timeout: Optional[float] = None,
     ) -> Sequence:
         """A running sequence with everything that it can need guaranteed; its rows are in device memory on return.
@@ -248,11 +255,14 @@ class Client:
         worker: the session that drives it (default: this one), or group. hit: "best" looks for the longest prefix,
         None starts empty, or one of find(). keep: the prefix stays cached (fork); else it is moved. evict: "lru" lets
         continuations of least retention, then least recent use give way where room is short; None raises
-        ResourceExhausted; or a Policy. retention: class of what finish() leaves; smaller goes first. timeout: also for
-        the copies of a prefix that is in the host arena.
+        ResourceExhausted; or a Policy. retention: class of what finish() leaves; smaller goes first.
+        checkpoint_every, checkpoint_prompt: rolling checkpoints, for models with windows or state images: at multiples
+        of so many tokens, itself one of 64, and at the last page boundary before the prompt's last token. timeout: also
+        for the copies of a prefix that is in the host arena.
         """
+        rolling = checkpoint_every, checkpoint_prompt
         return self.run(
-            self._activate(tokens, max_new_tokens, worker, group, hit, keep, evict, domain, retention), timeout
+            self._activate(tokens, max_new_tokens, worker, group, hit, keep, evict, domain, retention, rolling), timeout
         )
 
     async def activate_async(
@@ -267,11 +277,14 @@ class Client:
         evict: Union[None, str, Policy] = "lru",
         domain: DomainLike = "",
         retention: int = 0,
+        checkpoint_every: int = 0,
+        checkpoint_prompt: bool = False,
         timeout: Optional[float] = None,
     ) -> Sequence:
         """As activate(). A Policy of your own is called in the event loop's thread."""
+        rolling = checkpoint_every, checkpoint_prompt
         return await self.run_async(
-            self._activate(tokens, max_new_tokens, worker, group, hit, keep, evict, domain, retention), timeout
+            self._activate(tokens, max_new_tokens, worker, group, hit, keep, evict, domain, retention, rolling), timeout
         )
 
     def _activate(
@@ -285,6 +298,7 @@ class Client:
         evict: Union[None, str, Policy],
         domain: DomainLike,
         retention: int,
+        rolling: Tuple[int, bool],
     ) -> Steps[Sequence]:
         prompt = tokens_of(tokens)
         if isinstance(hit, str):
@@ -302,6 +316,7 @@ class Client:
             keep,
             info.pool,
             root_of(domain),
+            rolling,
         )
         want, made = yield from self._activated(want, evict)
         lease = lease_of(made, want.frontier, len(prompt) + max_new_tokens, info)
@@ -317,12 +332,16 @@ class Client:
         keep: bool,
         pools: Seq[types.PoolInfo],
         root: types.Root,
+        rolling: Tuple[int, bool],
     ) -> types.Activation:
         tokens = max(0, n + min(AHEAD, output) - 1)
         ensure = tuple(0 if pool.window else tokens for pool in pools)  # the answer says how much of a window may be
-        if hit is None:
-            return types.Activation(n, output, worker, group, ensure=ensure, root=root)
-        return types.Activation(n, output, worker, group, hit.continuation, hit.usable, keep, ensure, root=root)
+        every, prompt = rolling
+        source, frontier, keep = (hit.continuation, hit.usable, keep) if hit else (0, 0, False)
+        return types.Activation(
+            n, output, worker, group, source, frontier, keep, ensure,
+            root=root, checkpoint_every=every, checkpoint_prompt=prompt,
+        )
 
     def _activated(self, want: types.Activation, evict: Union[None, str, Policy]) -> Steps[Any]:
         """The activation as it was made in the end, and its answer."""

@@ -282,7 +282,7 @@ class Store:
         if not 0 <= rank < info.pool[0].n_ranks:
             raise OutOfRange(f"asked for rank {rank}; store {info.name} has ranks 0 to {info.pool[0].n_ranks - 1}")
         self.pools: List[Pool] = []
-        with Descriptors(info, deadline_ns) as descriptors:
+        with Descriptors(info.fd_socket, info.fd_token, deadline_ns) as descriptors:
             for index in range(len(info.pool)):
                 self.pools.append(self._pool(index, planes_of(index), descriptors, device))
             self._state = self._map_state(descriptors, device)
