@@ -13,7 +13,7 @@
 
 /* Loops that gain from wide vectors are built twice and picked when the program starts. No fused multiply-add in
  * either, so that both give the same bits. Sanitizers cannot run the resolver that this needs. */
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !defined(__clang__)
+#if defined(__x86_64__) && !defined(KVD_SANITIZE_ADDRESS) && !defined(KVD_SANITIZE_THREAD) && !defined(__clang__)
 #define OPS_CLONES __attribute__((target_clones("avx2", "default")))
 #else
 #define OPS_CLONES

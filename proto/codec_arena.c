@@ -11,14 +11,7 @@
 #define ALIGN 16u
 
 /* Under AddressSanitizer what lies behind an allocation is as forbidden as behind a malloc. */
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define ARENA_ASAN 1
-#endif
-#elif defined(__SANITIZE_ADDRESS__)
-#define ARENA_ASAN 1
-#endif
-#ifdef ARENA_ASAN
+#ifdef KVD_SANITIZE_ADDRESS
 #include <sanitizer/asan_interface.h>
 #else
 #define ASAN_POISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))

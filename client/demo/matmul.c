@@ -7,7 +7,7 @@
 typedef float lanes __attribute__((vector_size(32)));
 
 /* Compiled without contraction: every clone gives the same bits. Sanitizers cannot run the resolvers of clones. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__x86_64__) || defined(__clang__)
+#if defined(KVD_SANITIZE_ADDRESS) || defined(KVD_SANITIZE_THREAD) || !defined(__x86_64__) || defined(__clang__)
 #define MATMUL_CLONES
 #else
 #define MATMUL_CLONES __attribute__((target_clones("avx2", "default")))

@@ -100,7 +100,7 @@ bool e2e_until(bool (*check)(void *), void *argument, double seconds, double *re
 double e2e_now(void); /* seconds, CLOCK_MONOTONIC */
 
 /* 1, or more where a sanitizer slows everything: multiply time bounds and divide loop counts. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(KVD_SANITIZE_ADDRESS) || defined(KVD_SANITIZE_THREAD)
 #define E2E_SLOW 10
 #else
 #define E2E_SLOW 1

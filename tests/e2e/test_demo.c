@@ -18,7 +18,7 @@
 
 #define LICENSES "/usr/share/common-licenses/"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(KVD_SANITIZE_ADDRESS) || defined(KVD_SANITIZE_THREAD)
 #define SLOW 1
 #else
 #define SLOW 0

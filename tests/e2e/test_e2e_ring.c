@@ -604,7 +604,7 @@ static void srv_8_the_end_of_kvd(void) {
     close_stage();
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(KVD_SANITIZE_ADDRESS) || defined(KVD_SANITIZE_THREAD)
 #define FEW_FILES false /* a sanitizer opens files of its own, and without them cannot tell what is suppressed */
 #else
 #define FEW_FILES true

@@ -520,7 +520,7 @@ static void srv_2_few_threads(void) {
 
 /* SRV-2: the same for address space. */
 static void srv_2_little_address_space(void) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(KVD_SANITIZE_ADDRESS) || defined(KVD_SANITIZE_THREAD)
     printf("    skipped: a sanitizer takes terabytes of address space\n");
 #else
     rlim_t all = ((rlim_t)600 << 20) + ((rlim_t)32 << 20) * (rlim_t)sysconf(_SC_NPROCESSORS_ONLN);

@@ -83,7 +83,7 @@ bool kvt_check_near(double a, double b, double limit, const char *file, int line
     return ok;
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(KVD_SANITIZE_ADDRESS) || defined(KVD_SANITIZE_THREAD)
 #define PATIENCE_MS 600000
 #else
 #define PATIENCE_MS 60000

@@ -16,16 +16,10 @@
 
 #include "kvt.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(KVD_SANITIZE_ADDRESS) || defined(KVD_SANITIZE_THREAD)
 #define PATIENCE 200.0
 #else
 #define PATIENCE 20.0
-#endif
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#undef PATIENCE
-#define PATIENCE 200.0
-#endif
 #endif
 
 static double seconds(void) {

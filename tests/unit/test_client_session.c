@@ -914,7 +914,7 @@ static void transport_threads_block_signals(void) {
     closedir(dir);
     KVT_TRUE(blocked >= 5);
     unsigned open_threads = threads - blocked, of_sanitizer = 0;
-#if defined(__SANITIZE_THREAD__)
+#if defined(KVD_SANITIZE_THREAD)
     of_sanitizer = open_threads > 2; /* its own thread blocks them, or does not */
 #endif
     KVT_EQ(open_threads - of_sanitizer, 2); /* this one and the scripted kvd's */

@@ -20,7 +20,7 @@
 #define OUTPUT 40
 
 /* Sanitizers make the model ten times slower: fewer repetitions, the same properties. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(KVD_SANITIZE_ADDRESS) || defined(KVD_SANITIZE_THREAD)
 #define REPEAT(few, many) (few)
 #else
 #define REPEAT(few, many) (many)

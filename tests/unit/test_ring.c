@@ -13,7 +13,7 @@
 #include "kvt.h"
 #include "ring.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(KVD_SANITIZE_ADDRESS) || defined(KVD_SANITIZE_THREAD)
 #define FRAMES 2000u
 #else
 #define FRAMES 20000u

@@ -20,10 +20,8 @@
 #include "segment_internal.h"
 
 #define MIB (UINT64_C(1) << 20)
-#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__ /* their mlock does nothing */
+#if defined KVD_SANITIZE_ADDRESS || defined KVD_SANITIZE_THREAD /* their mlock does nothing */
 #define MLOCK_DOES_NOTHING true
-#elif defined __has_feature
-#define MLOCK_DOES_NOTHING (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
 #else
 #define MLOCK_DOES_NOTHING false
 #endif

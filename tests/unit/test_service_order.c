@@ -270,7 +270,7 @@ static void a_million_pages(void) {
     s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
     struct kvd_stats stats = fx_stats(s);
     uint32_t limit = ALL;
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(KVD_SANITIZE_ADDRESS) || defined(KVD_SANITIZE_THREAD)
     limit = ALL / 20;
 #endif
     for (uint64_t actions = 1; stats.demoted_pages + stats.restored_pages < limit && !wrong; actions++) {

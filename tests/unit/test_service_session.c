@@ -693,7 +693,7 @@ static void a_million_small_things(void) {
     struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
     struct kvd_activated a = { 0 };
     uint64_t first = 0;
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(KVD_SANITIZE_ADDRESS) || defined(KVD_SANITIZE_THREAD)
     int turns = 2000;
     bool counts = false; /* sanitizers keep what is freed */
 #else

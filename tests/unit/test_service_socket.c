@@ -20,7 +20,7 @@
 #include "codec.h"
 #include "kvt.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(KVD_SANITIZE_ADDRESS) || defined(KVD_SANITIZE_THREAD)
 #define STORM 1000
 #define SLOW 10
 #define MEMORY_COUNTS false /* sanitizers keep what is freed */

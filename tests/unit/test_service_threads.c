@@ -15,7 +15,7 @@
 #include "service_fixture.h"
 
 #define THREADS 4
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(KVD_SANITIZE_ADDRESS) || defined(KVD_SANITIZE_THREAD)
 #define TURNS 60
 #else
 #define TURNS 600
