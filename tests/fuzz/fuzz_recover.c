@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Recovery of a store from any directory (CONT-3). The input makes a store with continuations, forks, replicas and
- * running sequences, whose directory is then changed byte by byte; check words are made right again for some of the
- * records, so that recovery gets past them and meets contradictions.
+ * Recovery of a store from any directory (CONT-3, GRP-6). The input makes a store with continuations, forks, replicas,
+ * running sequences and their rolling checkpoints, in one pool or in several with windows, whose directory is then
+ * changed byte by byte; check words are made right again for some of the records, so that recovery gets past them and
+ * meets contradictions.
  *
  * Must hold: the audit finds nothing in what was recovered; a second recovery, of the directory that the first one
  * left, finds the same and no damage; whatever came back can be prefetched, demoted, forked and be damaged as what was
@@ -19,6 +20,7 @@
 #define LEASE 7u
 #define ARENA (24u << 12)
 #define ID UINT64_C(0x9b1d5ca7)
+#define STEP 256u /* tokens from one boundary to the next */
 
 static const uint8_t *input;
 static size_t left;
@@ -45,7 +47,7 @@ struct world {
     struct directory_limits limits;
 };
 
-static struct store_config config_of(uint8_t kind) {
+static struct store_config config_without_windows(uint8_t kind) {
     return (struct store_config){ .backend = kind & 1 ? GEOM_MTP : GEOM_OFF,
                                   .pool_pages = { 16, 16 },
                                   .max_context = 512,
@@ -53,7 +55,7 @@ static struct store_config config_of(uint8_t kind) {
                                   .draft_window = 4,
                                   .widest_verify = 4,
                                   .lease_window = 4096,
-                                  .prefill_chunk = 256,
+                                  .prefill_chunk = STEP,
                                   .max_continuations = 8,
                                   .has_state = kind & 2,
                                   .state_slots = kind & 2 ? 8 : 0,
@@ -61,6 +63,23 @@ static struct store_config config_of(uint8_t kind) {
                                   .host_bytes = kind & 4 ? ARENA : 0,
                                   .host_stride = { 4096, 1024 },
                                   .host_state_stride = 2048 };
+}
+
+/* groups: how many pools with windows are behind the others, what these are, and the rolling checkpoints. */
+static struct store_config config_of(uint8_t kind, uint8_t groups) {
+    static const uint32_t tokens[] = { 64, 100, 128, 300 };
+    struct store_config config = config_without_windows(kind);
+    uint32_t first = kind & 1 ? 2 : 1;
+    config.more_pools = groups % 3;
+    config.max_rolling = groups >> 6;
+    for (uint32_t i = 0; i < config.more_pools; i++) {
+        config.pool_pages[first + i] = 16;
+        config.host_stride[first + i] = 1024;
+        config.window[first + i] = (struct store_window){ .tokens = tokens[(groups >> 2) % 4],
+                                                          .lead = groups & 16 ? 70 : 0,
+                                                          .aligned = groups & 32 && i == 0 };
+    }
+    return config;
 }
 
 static void open_world(struct world *w, const struct store_config *config) {
@@ -108,6 +127,9 @@ static void copy_all(struct world *w, struct store_transition of) {
             store_copied_out(w->store, copy.replica, copy.host + 1);
 }
 
+/* The next boundary of a sequence that has `at` tokens and will have so many. */
+static uint32_t step_from(uint32_t at, uint32_t tokens) { return tokens - at > STEP ? at + STEP : tokens; }
+
 static store_seq activate(struct world *w, store_cont from, uint32_t frontier, uint32_t prompt) {
     struct store_activation want = { .from = from,
                                      .keep = u8() % 4,
@@ -115,8 +137,10 @@ static store_seq activate(struct world *w, store_cont from, uint32_t frontier, u
                                      .lease = LEASE,
                                      .prompt_tokens = prompt,
                                      .max_output_tokens = 1,
-                                     .ensure = { prompt, prompt },
-                                     .tag = u8() };
+                                     .tag = u8(),
+                                     .checkpoint_prompt = true,
+                                     .checkpoint_every = 2 * KVD_PAGE_TOKENS };
+    for (uint32_t p = 0; p < store_n_pools(w->store); p++) want.ensure[p] = step_from(frontier, prompt);
     struct store_activated got;
     struct store_refusal refusal;
     int rc = store_activate_begin(w->store, &want, &got, &refusal);
@@ -129,17 +153,30 @@ static store_seq activate(struct world *w, store_cont from, uint32_t frontier, u
     return got.seq;
 }
 
-static void fill(struct world *w, store_seq seq, uint32_t tokens) {
-    struct store_round_item item = { .seq = seq, .lease = LEASE, .ask = KVD_ROUND_STATE, .state_frontier = tokens };
+/* Commits what is mapped, at most, and maps as far as `next`. */
+static void boundary(struct world *w, store_seq seq, uint32_t at, uint32_t next) {
+    struct store_round_item item = {
+        .seq = seq, .lease = LEASE, .ask = KVD_ROUND_STATE, .state_frontier = at, .ticket = 1
+    };
     struct store_round_result result;
-    struct store_refusal refusal;
-    for (uint32_t p = 0; p < KVD_MAX_POOLS; p++)
-        item.pool[p] = (struct kvd_round_pool){ .ask = KVD_ROUND_COMMIT, .commit = tokens };
+    for (uint32_t p = 0; p < store_n_pools(w->store); p++)
+        item.pool[p] = (struct kvd_round_pool){ .ask = KVD_ROUND_COMMIT, .commit = at };
+    for (uint32_t p = 0; next > at && p < store_n_pools(w->store); p++)
+        item.pool[p].ask |= KVD_ROUND_ENSURE, item.pool[p].ensure = next;
     store_round(w->store, &item, 1, &result);
-    for (uint32_t i = 0; i < tokens / KVD_PAGE_TOKENS; i++) {
-        uint8_t digest[1][32] = { { (uint8_t)i } };
-        digest[0][1] = u8() % 3;
-        (void)store_name_pages(w->store, seq, LEASE, i, 1, (const uint8_t(*)[32])digest, &refusal);
+    if (result.rolled.bits) store_rolling_copied(w->store, item.ticket, true);
+}
+
+static void fill(struct world *w, store_seq seq, uint32_t from, uint32_t tokens) {
+    struct store_refusal refusal;
+    for (uint32_t at = from, named = 0; at < tokens;) {
+        at = step_from(at, tokens);
+        boundary(w, seq, at, step_from(at, tokens));
+        for (; named < at / KVD_PAGE_TOKENS; named++) {
+            uint8_t digest[1][32] = { { (uint8_t)named } };
+            digest[0][1] = u8() % 3;
+            (void)store_name_pages(w->store, seq, LEASE, named, 1, (const uint8_t(*)[32])digest, &refusal);
+        }
     }
 }
 
@@ -153,7 +190,7 @@ static void make(struct world *w) {
     if (from.bits && tokens < info.frontier) tokens = info.frontier;
     store_seq seq = activate(w, from, from.bits ? info.frontier : 0, tokens);
     if (!seq.bits) return;
-    fill(w, seq, tokens);
+    fill(w, seq, from.bits ? info.frontier : 0, tokens);
     if (u8() % 4 == 0) return; /* it runs on */
     struct kvd_tail tail = { .n = tokens % KVD_PAGE_TOKENS };
     if (!store_finish(w->store, seq, LEASE, STORE_FINISH_RETAIN, &tail, u8(), &kept, rows, &refusal))
@@ -339,7 +376,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     input = data;
     left = size;
     uint8_t kind = u8();
-    struct store_config config = config_of(kind);
+    struct store_config config = config_of(kind, u8());
     void *tables = write_history(&config);
     open_world(&w, &config);
     open_directory(&w, tables);
@@ -352,12 +389,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct store_recovered first = recover(&w, &config, tables, lives);
     close_world(&w); /* killed */
     struct store_recovered second = recover(&w, &config, tables, lives);
-    must(second.continuations == first.continuations && second.pages[0] == first.pages[0] &&
-             second.pages[1] == first.pages[1] && second.images == first.images,
+    must(second.continuations == first.continuations && second.images == first.images,
          "what a recovery left is found again");
-    must(!second.damaged && !second.dropped && !second.shortened && !second.dropped_pages[0] &&
-             !second.dropped_pages[1],
-         "and nothing else");
+    must(!second.damaged && !second.dropped && !second.shortened, "and nothing else");
+    for (uint32_t p = 0; p < KVD_MAX_POOLS; p++)
+        must(second.pages[p] == first.pages[p] && !second.dropped_pages[p], "page by page");
     use_all(&w, kind >> 4);
     release_all(&w);
     close_world(&w);
