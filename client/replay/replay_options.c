@@ -28,6 +28,7 @@ static const struct replay_option {
     { "pool", OPTION_REAL, AT(pool), 0.01, 1000, "PERCENT", "of the trace's distinct tokens; default 3" },
     { "arena", OPTION_REAL, AT(arena), 0, 1000, "PERCENT", "host arena, the same way; default 0: none" },
     { "policy", OPTION_TEXT, SIZE_MAX, 0, 0, "NAME", "reuse (kvd_policy_choose) or lru; default reuse" },
+    { "one-copy", OPTION_FLAG, AT(one_copy), 0, 0, NULL, "what comes back from the arena leaves it" },
     { "active", OPTION_COUNT, AT(active), 1, REPLAY_MOST_ACTIVE, "N", "sequences at once; default 1" },
     { "speed", OPTION_REAL, AT(speed), 1e-3, 1e6, "FACTOR", "of the trace's time; else as fast as it goes" },
     { "kill-kvd", OPTION_COUNT, AT(kill_kvd), 1, 1000, "N", "SIGKILL kvd N times on the way" },

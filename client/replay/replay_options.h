@@ -14,7 +14,7 @@ struct replay_options {
     double kill_engine;      /* seconds of the trace's time; 0: never */
     uint32_t kill_kvd;       /* times */
     uint32_t seed, requests, active;
-    bool reuse, check, help, version;
+    bool reuse, one_copy, check, help, version;
 };
 
 /* False: it has said on stderr what is wrong. */

@@ -94,6 +94,14 @@ static uint32_t first_to_end(const struct replay_scheduler *s) {
     return first;
 }
 
+/* Its pages are on the device again: the arena may have the room. Others may use it already, which keeps both. */
+static bool drop_host_copies(struct replay_scheduler *s, uint32_t i, kvd_continuation continuation) {
+    struct kvd_moved moved;
+    if (!s->replay->options.one_copy || !s->shared->served[i].from_host) return true;
+    enum kvd_status status = kvd_drop_replica(s->client, continuation, KVD_TIER_HOST, &moved, &s->error);
+    return status == KVD_ABORTED || status == KVD_FAILED_PRECONDITION || succeeds(s, i, "drop", status);
+}
+
 static bool finish_run(struct replay_scheduler *s, const struct running *run) {
     struct kvd_finish end = { .sequence = run->sequence, .retain = true };
     struct kvd_finished finished = { .revision = 0 };
@@ -101,7 +109,7 @@ static bool finish_run(struct replay_scheduler *s, const struct running *run) {
     if (!succeeds(s, run->request, "finish", kvd_finish(s->client, &end, &finished, &s->error))) return false;
     ledger_set(&s->shared->ledger, run->request, finished.continuation.bits, run->tokens);
     if (s->policy) kvd_policy_kept(s->policy, run->use, finished.continuation, run->tokens);
-    return true;
+    return drop_host_copies(s, run->request, finished.continuation);
 }
 
 /* The answer of the sequence that ends first. */
