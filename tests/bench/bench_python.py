@@ -4,8 +4,10 @@ both alike. run.sh sets the environment (tests/python/support.py says what it ne
 
 BENCH python.import ms: a process that imports the package, less one that does not. python.find, python.chain us: the
 lookup of a prompt of 2,000 pages, and the making of its names. python.round64 us: a Round of 64 sequences that each
-commit one token, its results read as columns; .items: every result looked at. libkvd is called through ctypes with its
-arguments made before, so that its call costs a microsecond or two of Python and no more.
+commit one token, its results read as columns; .items: every result looked at. python.activate us: an Activate and the
+Finish of its sequence, two messages. kvd: by the shared segment; socket: the same client without it. libkvd uses its own
+segment, and is called through ctypes with its arguments made before, so that its call costs a microsecond or two of
+Python and no more.
 """
 
 import ctypes
@@ -20,13 +22,14 @@ from support import Kvd, tokens
 
 SEQUENCES, BLOCK, TURNS, PAGES = 64, 50, 40, 2000
 LENGTH = 3 * BLOCK * TURNS
+ROOT = kvd.client.root_of("bench")
 SETTINGS = {
     "layers": 1,
     "kv_heads": 1,
     "head_dim": 16,
-    "max_concurrency": 2 * SEQUENCES + 2,
+    "max_concurrency": 3 * SEQUENCES + 2,
     "max_context": 64 * (PAGES + 64),
-    "tokens": 64 * (PAGES + 64) + 2 * SEQUENCES * (LENGTH + 64),
+    "tokens": 64 * (PAGES + 64) + 3 * SEQUENCES * (LENGTH + 64),
 }
 
 
@@ -56,18 +59,23 @@ def in_turns(calls, block=BLOCK, turns=TURNS, prepare=None):
     return {name: sorted(values) for name, values in took.items()}
 
 
-def report(what, took, ours, theirs):
+def report(what, took, *over):
+    """over: pairs of names, whose medians are divided."""
     for name in took:
         bench(f"{what}.{name}.p50", statistics.median(took[name]), "us")
         bench(f"{what}.{name}.p99", took[name][len(took[name]) * 99 // 100], "us")
-    bench(f"{what}.ratio", statistics.median(took[ours]) / statistics.median(took[theirs]), "x")
+    for ours, theirs in over or [("kvd", "libkvd")]:
+        bench(f"{what}.{ours}_over_{theirs}", statistics.median(took[ours]) / statistics.median(took[theirs]), "x")
 
 
 def bench_import():
     bench("import", process_ms("import kvd") - process_ms("pass"), "ms")
 
 
-def bench_find(client, c):
+OVER = ("kvd", "libkvd"), ("kvd", "socket")
+
+
+def bench_find(client, c, over_socket):
     prompt = tokens(1, 64 * PAGES)
     with client.activate(prompt, 1, hit=None, domain="bench") as sequence:
         sequence.complete(len(prompt))
@@ -80,9 +88,15 @@ def bench_find(client, c):
     arguments = (theirs.pointer, array, ctypes.c_size_t(len(prompt)), hits, 16, ctypes.byref(n))
     report(
         "find",
-        in_turns({"kvd": lambda: client.find(prompt, ours), "libkvd": lambda: c._run("find", *arguments)}, 5),
-        "kvd",
-        "libkvd",
+        in_turns(
+            {
+                "kvd": lambda: client.find(prompt, ours),
+                "socket": lambda: over_socket.find(prompt, ours),
+                "libkvd": lambda: c._run("find", *arguments),
+            },
+            5,
+        ),
+        *OVER,
     )
     assert n.value == 1 and client.find(prompt, ours)[0].usable == hits[0].usable == 64 * PAGES
 
@@ -90,14 +104,35 @@ def bench_find(client, c):
         chain = libkvd.Chain(kvd.Domain("bench"))
         libkvd.LIB.kvd_chain_push(chain.pointer, array, ctypes.c_size_t(len(prompt)))
 
-    report("chain", in_turns({"kvd": lambda: kvd.Chain("bench", prompt), "libkvd": push}, 5), "kvd", "libkvd")
+    report("chain", in_turns({"kvd": lambda: kvd.Chain("bench", prompt), "libkvd": push}, 5))
+
+
+def bench_activate(client, c, over_socket):
+    def trip(by):
+        want = kvd.Activation(4, 60, worker=by.session, root=ROOT)
+
+        def call():
+            by.finish(by.activate_exactly(want).sequence, False)
+
+        return call
+
+    want, made = c._want(kvd.Activation(4, 60, worker=c.session, root=ROOT)), libkvd.H.activated()
+    how, ended = libkvd.H.finish(), libkvd.H.finished()
+
+    def theirs():
+        c._run("activate", ctypes.byref(want), ctypes.byref(made))
+        how.sequence.bits = made.sequence.bits
+        c._run("finish", ctypes.byref(how), ctypes.byref(ended))
+
+    calls = {"kvd": trip(client), "socket": trip(over_socket), "libkvd": theirs}
+    report("activate", in_turns(calls, 20), *OVER)
 
 
 class Batch:
     """64 sequences of a client, everything mapped, and the boundary that commits one token more."""
 
     def __init__(self, client):
-        want = kvd.Activation(4, LENGTH - 4, worker=client.session, ensure=(LENGTH - 1,))
+        want = kvd.Activation(4, LENGTH - 4, worker=client.session, ensure=(LENGTH - 1,), root=ROOT)
         self.sequences = [client.activate_exactly(want).sequence for _ in range(SEQUENCES)]
         self.frontier = 4
         self.items = (libkvd.H.round_item * SEQUENCES)()
@@ -115,24 +150,33 @@ class Batch:
         return self.items
 
 
-def bench_round(client, c):
-    mine, others = Batch(client), Batch(c)
+def bench_round(client, c, over_socket):
+    mine, others, third = Batch(client), Batch(c), Batch(over_socket)
     results = (libkvd.H.round_result * SEQUENCES)()
 
-    def round_(items):
-        answer = client.round(items)
-        assert not answer.failed
-        return answer.column(0, "membership"), answer.column(0, "committed")
+    def round_(by):
+        def call(items):
+            answer = by.round(items)
+            assert not answer.failed
+            return answer.column(0, "membership"), answer.column(0, "committed")
+
+        return call
 
     calls = {
-        "kvd": round_,
+        "kvd": round_(client),
+        "socket": round_(over_socket),
         "kvd.items": lambda: list(client.round(mine.python_items())),
         "libkvd": lambda items: c._run("round", items, SEQUENCES, results),
     }
-    prepare = {"kvd": lambda: (mine.python_items(),), "kvd.items": tuple, "libkvd": lambda: (others.c_items(),)}
+    prepare = {
+        "kvd": lambda: (mine.python_items(),),
+        "socket": lambda: (third.python_items(),),
+        "kvd.items": tuple,
+        "libkvd": lambda: (others.c_items(),),
+    }
     for name, call in calls.items():
         call(*prepare[name]())
-    report("round64", in_turns(calls, prepare=prepare), "kvd", "libkvd")
+    report("round64", in_turns(calls, prepare=prepare), *OVER)
     assert results[5].status == 0 and results[5].pool[0].committed == others.frontier
 
 
@@ -141,10 +185,11 @@ def main():
     server = Kvd(**SETTINGS)
     try:
         client, c = kvd.connect(server.socket, name="kvd"), libkvd.Libkvd(server.socket, name="libkvd")
-        bench_find(client, c)
-        bench_round(client, c)
-        c.close()
-        client.close()
+        over_socket = kvd.connect(server.socket, name="socket", ring=False)
+        for bench_one in bench_find, bench_activate, bench_round:
+            bench_one(client, c, over_socket)
+        for each in c, client, over_socket:
+            each.close()
     finally:
         server.free()
 
