@@ -81,6 +81,37 @@ enum kvd_status kvd_load_cold(kvd_client *c, const struct kvd_cold_prompt *p, st
     return status == KVD_OK ? ask_all(c, FRAME_LOAD_COLD, p, ret_found, error) : status;
 }
 
+/* ---- for an activation ---- */
+
+enum kvd_status kvd_set_cold(struct kvd_activation *want, const kvd_chain *chain, const uint32_t *prompt,
+                             struct kvd_error *error) {
+    if (!want || !chain || !prompt)
+        return client_fail(error, KVD_INVALID_ARGUMENT, "kvd_set_cold needs an activation, a chain and its prompt");
+    uint32_t until = want->prompt_tokens ? want->prompt_tokens - 1 : 0;
+    const struct kvd_cold_prompt p = {
+        .chain = chain, .prompt = prompt, .until = until, .first = want->frontier / KVD_PAGE_TOKENS
+    };
+    uint32_t retention = want->cold.retention;
+    want->cold = (struct kvd_cold_source){ .retention = retention };
+    if (until <= p.first * KVD_PAGE_TOKENS) return KVD_OK;
+    enum kvd_status status = check_prompt(&p, want, error);
+    if (status != KVD_OK) return status;
+    struct kvd_cold_want part = part_of(&p, p.first, want->from);
+    if (part.n || part.tail.n)
+        want->cold = (struct kvd_cold_source){ p.first, part.n, part.digests, part.tail, retention };
+    return KVD_OK;
+}
+
+enum kvd_status kvd_prefetch_cold(kvd_client *c, const struct kvd_cold_prompt *p, struct kvd_cold_found *ret_found,
+                                  struct kvd_error *error) {
+    struct kvd_cold_found found = { 0 };
+    enum kvd_status status = check_prompt(p, ret_found, error);
+    if (status == KVD_OK) status = ask_all(c, FRAME_LOAD_COLD, p, &found, error);
+    if (status == KVD_OK && found.continuation.bits) status = kvd_prefetch(c, found.continuation, NULL, error);
+    if (status == KVD_OK) *ret_found = found;
+    return status;
+}
+
 /* ---- by ticket ---- */
 
 static enum kvd_status start_part(struct kvd_client *c, uint16_t type, const struct kvd_cold_prompt *p,

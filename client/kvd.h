@@ -172,9 +172,22 @@ KVD_API enum kvd_status kvd_plan_activation(kvd_client *client, const struct kvd
  * sequence to a worker or a group: all of it or nothing. Returns when the rows are in device memory and all copies are
  * done. KVD_RESOURCE_EXHAUSTED: the store is short now. KVD_ABORTED: the store moved on since want->revision.
  * KVD_NOT_FOUND: the source or a victim has gone, or the source has become shorter than the frontier: look it up again.
- * KVD_UNAVAILABLE: kvd drains. */
+ * KVD_UNAVAILABLE: kvd drains.
+ *
+ * Where want->cold says so (kvd_set_cold), what the cold tier has of the prompt is loaded first, each byte checked, and
+ * the sequence starts from it: nobody comes between, and ret_activated->pool[0].committed says how far. What is missing
+ * there, an engine that does not answer, a full arena and a kvd without a cold tier only shorten that, down to the
+ * frontier of `from`, which is then where it starts. Such a call waits for the engine: give it time. What was loaded is
+ * a continuation, kept or moved as want->keep says. The victims go with the activation, as chosen before the load; with
+ * more than KVD_VICTIMS_BESIDE_COLD of them nothing is loaded. */
 KVD_API enum kvd_status kvd_activate(kvd_client *client, const struct kvd_activation *want,
                                      struct kvd_activated *ret_activated, struct kvd_error *error);
+/* Fills want->cold: the prompt behind the full pages of want->frontier, but its last token; the first KVD_MAX_DIGESTS
+ * pages of that. Call it last, when source and victims are chosen, for a source that is not live. want->cold.retention,
+ * of what is loaded, stays. want points into the chain then, until that is pushed to or freed. KVD_OUT_OF_RANGE: the
+ * chain is shorter than the prompt. Sends nothing. */
+KVD_API enum kvd_status kvd_set_cold(struct kvd_activation *want, const kvd_chain *chain, const uint32_t *prompt,
+                                     struct kvd_error *error);
 /* Gives up an activation of this client that is not answered: one that kvd_activate left with KVD_DEADLINE_EXCEEDED, or
  * in which another thread waits (its answer is KVD_CANCELLED then). what: the activation as it was given. Its copies
  * end, and what it held is free as soon as those under way have ended. Nothing is given up without this call: after
@@ -279,8 +292,8 @@ KVD_API enum kvd_status kvd_prefetch(kvd_client *client, kvd_continuation contin
 KVD_API enum kvd_status kvd_drop_replica(kvd_client *client, kvd_continuation continuation, enum kvd_tier tier,
                                          struct kvd_moved *ret_moved, struct kvd_error *error);
 
-/* The cold tier: pages in a Redis or Valkey that several kvd share ([cold] in the configuration). Nothing but these two
- * waits for it.
+/* The cold tier: pages in a Redis or Valkey that several kvd share ([cold] in the configuration). Nothing but these
+ * calls, and an activation that says so (kvd_set_cold), waits for it.
  *
  * The first `until` tokens of a prompt, from page `first` on: behind what kvd_find has found here. A continuation is
  * looked for that ends at `until`, else one that ends at a page boundary before. chain holds the prompt's tokens, at
@@ -306,12 +319,16 @@ KVD_API enum kvd_status kvd_find_cold(kvd_client *client, const struct kvd_cold_
  * answer is what came before it. */
 KVD_API enum kvd_status kvd_load_cold(kvd_client *client, const struct kvd_cold_prompt *prompt,
                                       struct kvd_cold_found *ret_found, struct kvd_error *error);
-/* The same off the critical path: a scheduler runs on while the engine behind kvd works. The start sends one message
- * and returns; a message is about the first KVD_MAX_DIGESTS pages behind `first`. Where all of those are there and more
- * is wanted, start again behind them, `from` the continuation of the part before, and release that when the longer one
- * has come. kvd_cold_poll never blocks and returns KVD_UNAVAILABLE while there is no answer; kvd_cold_wait blocks up to
- * the timeout. Tickets, their deadlines and lost connections are as those of kvd_round_start. A load whose ticket has
- * ended by its deadline goes on. */
+/* Loads it, then copies it to the device (kvd_prefetch), ahead of an activation. Where that is refused, what was loaded
+ * stays in the host, and kvd_find finds it. */
+KVD_API enum kvd_status kvd_prefetch_cold(kvd_client *client, const struct kvd_cold_prompt *prompt,
+                                          struct kvd_cold_found *ret_found, struct kvd_error *error);
+/* Lookups and loads off the critical path: a scheduler runs on while the engine behind kvd works. The start sends one
+ * message and returns; a message is about the first KVD_MAX_DIGESTS pages behind `first`. Where all of those are there
+ * and more is wanted, start again behind them, `from` the continuation of the part before, and release that when the
+ * longer one has come. kvd_cold_poll never blocks and returns KVD_UNAVAILABLE while there is no answer; kvd_cold_wait
+ * blocks up to the timeout. Tickets, their deadlines and lost connections are as those of kvd_round_start. A load whose
+ * ticket has ended by its deadline goes on. */
 KVD_API enum kvd_status kvd_find_cold_start(kvd_client *client, const struct kvd_cold_prompt *prompt,
                                             kvd_ticket *ret_ticket, struct kvd_error *error);
 KVD_API enum kvd_status kvd_load_cold_start(kvd_client *client, const struct kvd_cold_prompt *prompt,

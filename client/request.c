@@ -53,21 +53,28 @@ enum kvd_status kvd_plan_activation(kvd_client *c, const struct kvd_activation *
                                     struct kvd_error *error) {
     if (!want || !ret_plan) return refuse_null(error, __func__);
     struct msg_request request = { .type = FRAME_PLAN, .u.activation = *want };
+    request.u.activation.cold = (struct kvd_cold_source){ 0 }; /* no plan looks there */
     enum kvd_status status = check_want(want, error);
     return status == KVD_OK ? RUN(c, &request, plan, ret_plan, error) : status;
+}
+
+static struct msg_request request_of(const struct kvd_activation *want) {
+    struct msg_request request = { .type = FRAME_ACTIVATE, .u.activation = *want };
+    if (want->n_victims > KVD_VICTIMS_BESIDE_COLD) request.u.activation.cold = (struct kvd_cold_source){ 0 };
+    return request;
 }
 
 enum kvd_status kvd_activate(kvd_client *c, const struct kvd_activation *want, struct kvd_activated *ret_activated,
                              struct kvd_error *error) {
     if (!want || !ret_activated) return refuse_null(error, __func__);
-    struct msg_request request = { .type = FRAME_ACTIVATE, .u.activation = *want };
+    struct msg_request request = request_of(want);
     enum kvd_status status = check_want(want, error);
     return status == KVD_OK ? RUN(c, &request, activated, ret_activated, error) : status;
 }
 
 enum kvd_status kvd_cancel(kvd_client *c, const struct kvd_activation *what, struct kvd_error *error) {
     if (!what) return refuse_null(error, __func__);
-    struct msg_request activate = { .type = FRAME_ACTIVATE, .u.activation = *what };
+    struct msg_request activate = request_of(what);
     enum kvd_status status = check_want(what, error);
     if (status == KVD_OK) status = client_guard(c, error);
     if (status != KVD_OK) return status;

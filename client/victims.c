@@ -37,6 +37,7 @@ static enum kvd_status ask_choice(struct kvd_client *c, const struct kvd_activat
                                   uint32_t max, struct kvd_choice *ret_choice, struct kvd_error *error) {
     struct msg_request request = { .type = FRAME_CHOOSE,
                                    .u.choose = { .activation = *want, .order = KVD_ORDER_RETENTION_USED, .max = max } };
+    request.u.choose.activation.cold = (struct kvd_cold_source){ 0 }; /* no plan looks there */
     struct msg_reply reply;
     struct pending_call *call;
     enum kvd_status status = call_run(c, &request, &call, &reply, error);

@@ -49,6 +49,14 @@ const struct codec_map codec_root_map = CODEC_TABLE(kvd__v1__root__descriptor, r
 #undef PB
 #undef T
 
+#define PB Kvd__V1__ColdSource
+#define T struct kvd_cold_source
+static const struct codec_field cold_source_fields[] = { U32(first, first), DIGESTS(digests, digests, n),
+                                                         U32S(tail, tail.tokens, tail.n), U32(retention, retention) };
+static const struct codec_map cold_source_map = CODEC_TABLE(kvd__v1__cold_source__descriptor, cold_source_fields);
+#undef PB
+#undef T
+
 /* ---- requests -------------------------------------------------------------------------------------------- */
 
 #define T struct msg_request
@@ -88,7 +96,7 @@ static const struct codec_map planes_map = CODEC_TABLE(kvd__v1__describe_planes_
         U32(max_output_tokens, at.max_output_tokens), U32S_BY_POOL(ensure, at.ensure),                                 \
         SUBS_NEW(victims, at.victims, at.n_victims, KVD_MAX_VICTIMS, codec_victim_map), U64(revision, at.revision),    \
         SUB(root, at.root, codec_root_map), U32(checkpoint_every, at.checkpoint_every),                                \
-        BOOL(checkpoint_prompt, at.checkpoint_prompt)
+        BOOL(checkpoint_prompt, at.checkpoint_prompt), SUB(cold, at.cold, cold_source_map)
 
 #define PB Kvd__V1__ActivationRequest
 static const struct codec_field activation_fields[] = { HEADER, ACTIVATION_ROWS(u.activation) };

@@ -23,13 +23,14 @@ extern "C" {
 #define KVD_MAX_POOLS 4
 #define KVD_MAX_RANKS 8
 #define KVD_DIGEST_BYTES 32
-#define KVD_TAIL_TOKENS 63   /* tokens after the last full page, at most */
-#define KVD_MAX_ROUND 256    /* sequences in one Round */
-#define KVD_MAX_DIGESTS 1024 /* in one message */
-#define KVD_MAX_VICTIMS 4096 /* of one activation: what a message holds, 1024 of them shortened */
-#define KVD_MAX_GROWTH 256   /* victims of a list that stands for growth */
-#define KVD_MAX_LIST 128     /* objects in one list answer */
-#define KVD_MAX_HITS 16      /* in one answer */
+#define KVD_TAIL_TOKENS 63           /* tokens after the last full page, at most */
+#define KVD_MAX_ROUND 256            /* sequences in one Round */
+#define KVD_MAX_DIGESTS 1024         /* in one message */
+#define KVD_MAX_VICTIMS 4096         /* of one activation: what a message holds, 1024 of them shortened */
+#define KVD_VICTIMS_BESIDE_COLD 1024 /* with which a message also holds the digests of a kvd_cold_source */
+#define KVD_MAX_GROWTH 256           /* victims of a list that stands for growth */
+#define KVD_MAX_LIST 128             /* objects in one list answer */
+#define KVD_MAX_HITS 16              /* in one answer */
 #define KVD_NAME_BYTES 64
 #define KVD_GROUP_NAME_BYTES 32
 #define KVD_MAX_LAYER_GROUPS 8 /* of one pool */
@@ -202,6 +203,17 @@ struct kvd_victim { /* a continuation that gives way */
     bool demote;       /* to the host arena; otherwise it is released, or */
     uint32_t frontier; /* shortened to this one, where it is not 0 (as by Shorten, and less than its own) */
 };
+struct kvd_tail {
+    uint32_t n;
+    uint32_t tokens[KVD_TAIL_TOKENS];
+};
+/* What the cold tier may have of the prompt of an activation. n and tail.n are 0: nothing is asked for. */
+struct kvd_cold_source {
+    uint32_t first, n;         /* pages: `from` has those before the first one; n: at most KVD_MAX_DIGESTS */
+    const kvd_digest *digests; /* of pages first, first + 1, ... */
+    struct kvd_tail tail;      /* behind the last of these pages, where a continuation may end exactly there */
+    uint32_t retention;        /* of what is loaded */
+};
 struct kvd_activation {
     kvd_session_id worker; /* the lease goes to this session; none with a group. A scheduler may name itself */
     kvd_group_id group;
@@ -220,6 +232,7 @@ struct kvd_activation {
      * last token. */
     uint32_t checkpoint_every;
     bool checkpoint_prompt;
+    struct kvd_cold_source cold; /* kvd_activate: loaded first, and started from as far as it comes; see kvd_set_cold */
 };
 struct kvd_pool_view { /* one pool of a sequence now */
     uint32_t row, membership, entitlement, committed;
@@ -310,10 +323,6 @@ struct kvd_names {
     kvd_sequence sequence;
     uint32_t first, n;
     const kvd_digest *digests;
-};
-struct kvd_tail {
-    uint32_t n;
-    uint32_t tokens[KVD_TAIL_TOKENS];
 };
 struct kvd_checkpoint {
     kvd_sequence sequence;

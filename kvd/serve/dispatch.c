@@ -71,8 +71,8 @@ static bool call_reserve(struct call *call) {
     case FRAME_SET_GROWTH_VICTIMS:
         ok = !call->request.u.growth.n_victims || (call->growth = malloc(sizeof *call->growth));
         break;
+    case FRAME_ACTIVATE: ok = activation_reserve(call); break;
     case FRAME_PLAN:
-    case FRAME_ACTIVATE:
         ok = victims_reserve(call);
         tenant_salt_root(call, &call->request.u.activation.root.digest);
         break;

@@ -32,6 +32,12 @@ bool chain_reserve(struct call *call);
 
 /* Makes the job of a FindCold or a LoadCold. Without the lock. False: no memory. */
 bool cold_reserve(struct call *call);
+/* What the call's job wants has names; false: refused. */
+bool cold_check_want(struct call *call);
+/* The call's job goes to who loads, and the call waits for it; or it is refused. */
+void cold_load_for(struct call *call);
+/* Reserves the victims of an Activate, and the job of what it loads first. Without the lock. False: no memory. */
+bool activation_reserve(struct call *call);
 
 /* Of an Audit that takes more than one step: goes on without the lock, and takes it for each. Others: nothing. */
 void audit_go_on(struct call *call);

@@ -3,8 +3,11 @@
  * Plan, Activate, Checkpoint, Finish, and what a scheduler does to continuations.
  */
 #include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "cold_reader.h"
 #include "cold_tier.h"
 #include "core.h"
 #include "former_processes.h"
@@ -175,11 +178,13 @@ static bool check_activation(struct call *call) {
     return false;
 }
 
-static void describe_activation(struct call *call, const struct store_activated *made, struct bundle *b) {
+/* want: as it was made. */
+static void describe_activation(struct call *call, const struct store_activation *want,
+                                const struct store_activated *made, struct bundle *b) {
     const struct kvd_activation *a = &call->request.u.activation;
     struct kvd_activated *r = &call->reply.u.activated;
-    b->source = !a->from.bits ? METRICS_ROOT : a->keep ? METRICS_FORK : METRICS_MOVE;
-    b->reused_tokens = a->frontier;
+    b->source = !want->from.bits ? METRICS_ROOT : a->keep ? METRICS_FORK : METRICS_MOVE;
+    b->reused_tokens = want->frontier;
     b->prompt_tokens = a->prompt_tokens;
     b->begun_ns = call->now_ns;
     b->domain = metrics_domain_slot(&call->service->metrics, a->root.label, !call->service->tenancy);
@@ -213,11 +218,13 @@ static struct pending *place_for_copies(struct service *s, struct pending *op, c
     return slow ? slow : op;
 }
 
-static void submit_activation(struct call *call, const struct store_activated *made, struct bundle *b,
-                              struct pending *op) {
+/* Its bundle, and its copies on their way. Returns its operation as it is then. */
+static struct pending *submit_activation(struct call *call, const struct store_activation *want,
+                                         const struct store_activated *made, struct pending *op) {
     struct service *s = call->service;
-    char why[KVD_MESSAGE_BYTES];
-    enum kvd_status status;
+    const struct kvd_activation *a = &call->request.u.activation;
+    struct bundle *b = bundle_new(s, made->seq, want->lease, session_id(s, call->session), a->worker, a->group);
+    describe_activation(call, want, made, b);
     op->kind = PENDING_ACTIVATE;
     op->bundle = (uint32_t)(b - s->bundles);
     b->tag = pending_tag(s, op);
@@ -228,9 +235,17 @@ static void submit_activation(struct call *call, const struct store_activated *m
     op->u.activated = call->reply.u.activated;
     stage_submit(s, op, (struct store_transition){ .bits = b->seq.bits }, made->copies, made->n_copies,
                  &op->u.activated);
+    return op;
+}
+
+static void answer_activation(struct call *call, struct pending *op) {
+    struct service *s = call->service;
+    char why[KVD_MESSAGE_BYTES];
+    enum kvd_status status;
+    uint32_t bundle = op->bundle;
     if (!activation_advance(s, op, &status, why, sizeof why)) {
         call->parked = true;
-        call->slow = s->ops[b->tag - 1].slow;
+        call->slow = s->ops[s->bundles[bundle].tag - 1].slow;
         return;
     }
     call->reply.u.activated = op->u.activated;
@@ -240,6 +255,105 @@ static void submit_activation(struct call *call, const struct store_activated *m
     call->short_of = op->short_of;
 }
 
+/* ---- what the cold tier has first ---- */
+
+/* A request that waits for what is loaded, behind its job. */
+struct loading {
+    struct kvd_activation activation;
+    struct kvd_victim victims[]; /* its own, and as many as the store is shown */
+};
+
+bool activation_reserve(struct call *call) {
+    struct kvd_activation *a = &call->request.u.activation;
+    struct kvd_cold_source *c = &a->cold;
+    tenant_salt_root(call, &a->root.digest);
+    if (!victims_reserve(call)) return false;
+    if (!c->n && !c->tail.n) return true;
+    if (!tenant_salt(call, &c->digests, c->n)) return false;
+    const struct kvd_cold_want want = { .root = a->root,
+                                        .from.bits = c->first ? a->from.bits : 0,
+                                        .first = c->first,
+                                        .n = c->n,
+                                        .digests = c->digests,
+                                        .tail = c->tail,
+                                        .retention = c->retention };
+    call->cold = cold_job_new(&want, true, sizeof(struct loading) + 2 * a->n_victims * sizeof a->victims[0]);
+    return call->cold != NULL;
+}
+
+/* From what was loaded, where that is more and fits; else from what was there. */
+static bool begin_loaded(struct call *call, const struct cold_job *job, struct store_activation *want,
+                         struct store_activated *made) {
+    struct service *s = call->service;
+    struct store_refusal refusal = { 0 };
+    const struct kvd_activation *a = &call->request.u.activation;
+    struct store_activation loaded = *want;
+    loaded.from.bits = job->found.continuation.bits;
+    loaded.frontier = job->found.frontier;
+    if (loaded.from.bits && loaded.frontier > want->frontier &&
+        !store_activate_begin(s->store, &loaded, made, &refusal)) {
+        *want = loaded;
+        return true;
+    }
+    if (!store_activate_begin(s->store, want, made, &refusal)) return true;
+    refuse_activation(call, a, &refusal);
+    return false;
+}
+
+/* The recipe was checked against its revision when it came: what was loaded since then has changed that. */
+static bool activate_job(struct call *call, struct cold_job *job, struct pending *op) {
+    const struct kvd_activation *a = &call->request.u.activation;
+    struct store_activation want;
+    struct store_activated made;
+    if (!check_activation(call)) return false;
+    want_of(call, a, a->worker.bits ? a->worker.bits : ~a->group.bits, &want);
+    want.revision = 0;
+    if (!begin_loaded(call, job, &want, &made)) return false;
+    op = submit_activation(call, &want, &made, op);
+    if (!op->parts) pending_ready(call->service, op);
+    return true;
+}
+
+/* The load has ended, whatever it brought. */
+static void activate_loaded(struct service *s, struct cold_job *job, struct pending *op) {
+    struct loading *loading = job->more;
+    const struct kvd_activation *a = &loading->activation;
+    struct call call = { .service = s, .now_ns = job->arrived_ns, .session = session_find(s, job->session) };
+    call.request.type = FRAME_ACTIVATE;
+    call.request.u.activation = *a;
+    call.memory = loading->victims + a->n_victims;
+    if (!call.session || job->cancelled)
+        call_refuse(&call, KVD_CANCELLED, "a Cancel, or the end of its session, ended it: nothing was activated");
+    else if (activate_job(&call, job, op)) {
+        free(job);
+        return;
+    }
+    job->status = (enum kvd_status)call.reply.status;
+    job->short_of = call.short_of;
+    snprintf(job->why, sizeof job->why, "%s", call.reply.message);
+    pending_ready(s, op);
+}
+
+/* What can be refused now is, before anything is loaded. */
+static void load_first(struct call *call, const struct store_activation *want) {
+    const struct kvd_activation *a = &call->request.u.activation;
+    struct loading *loading = call->cold->more;
+    struct store_refusal refusal = { 0 };
+    struct kvd_plan plan;
+    if (!cold_check_want(call)) return;
+    if (store_plan_activation(call->service->store, want, &plan, &refusal)) {
+        refuse_activation(call, a, &refusal);
+        return;
+    }
+    loading->activation = *a;
+    loading->activation.victims = loading->victims;
+    if (a->n_victims) memcpy(loading->victims, a->victims, a->n_victims * sizeof a->victims[0]);
+    call->cold->then = activate_loaded;
+    cold_load_for(call);
+}
+
+/* ---- activation and cancel ---- */
+
 void serve_activate(struct call *call) {
     struct service *s = call->service;
     const struct kvd_activation *a = &call->request.u.activation;
@@ -248,6 +362,10 @@ void serve_activate(struct call *call) {
     struct store_refusal refusal = { 0 };
     if (!check_activation(call)) return;
     want_of(call, a, a->worker.bits ? a->worker.bits : ~a->group.bits, &want);
+    if (call->cold && s->cold_reader) {
+        load_first(call, &want);
+        return;
+    }
     /* All places are looked at before anything is begun, for what begins may release victims past recall. */
     if (may_wait_for_copies(s, &want) && !pending_check_slow(call)) return;
     struct pending *op = pending_new(call);
@@ -257,12 +375,8 @@ void serve_activate(struct call *call) {
         refuse_activation(call, a, &refusal);
         return;
     }
-    struct bundle *b = bundle_new(s, made.seq, want.lease, session_id(s, call->session), a->worker, a->group);
-    describe_activation(call, &made, b);
-    submit_activation(call, &made, b, op);
+    answer_activation(call, submit_activation(call, &want, &made, op));
 }
-
-/* ---- cancel ------------------------------------------------------------------------------------ */
 
 /* The activation of this number of the session that is in work; NULL: there is none. */
 static struct bundle *activation_of(struct service *s, kvd_session_id session, uint64_t number) {
@@ -272,6 +386,19 @@ static struct bundle *activation_of(struct service *s, kvd_session_id session, u
         if (op && op->session.bits == session.bits && op->sequence == number) return b;
     }
     return NULL;
+}
+
+/* One that waits for what it loads first. True: it ends without it. */
+static bool cancel_loading(struct service *s, kvd_session_id session, uint64_t number) {
+    for (size_t i = 0; i < (size_t)s->config.sessions * PENDING_SLOTS; i++) {
+        const struct pending *op = &s->ops[i];
+        if (!op->used || op->kind != PENDING_COLD || op->type != FRAME_ACTIVATE || op->sequence != number ||
+            op->session.bits != session.bits)
+            continue;
+        op->cold->cancelled = true;
+        return true;
+    }
+    return false;
 }
 
 static void refuse_cancel(struct call *call, uint64_t number) {
@@ -313,6 +440,8 @@ void serve_cancel(struct call *call) {
         call_refuse(call, KVD_INVALID_ARGUMENT, "Cancel names either the number of an Activate or its sequence, not %s",
                     number ? "both" : "neither");
     else if (sequence.bits) b = cancel_sequence(call, sequence);
-    else if (!(b = activation_of(s, session_id(s, call->session), number))) refuse_cancel(call, number);
+    else if (!(b = activation_of(s, session_id(s, call->session), number)) &&
+             !cancel_loading(s, session_id(s, call->session), number))
+        refuse_cancel(call, number);
     if (b) activation_cancel(s, b);
 }

@@ -16,20 +16,26 @@ bool cold_reserve(struct call *call) {
     struct kvd_cold_want *want = &call->request.u.cold;
     tenant_salt_root(call, &want->root.digest);
     if (!tenant_salt(call, &want->digests, want->n)) return false;
-    call->cold = cold_job_new(want, call->request.type == FRAME_LOAD_COLD);
+    call->cold = cold_job_new(want, call->request.type == FRAME_LOAD_COLD, 0);
     return call->cold != NULL;
 }
 
-static bool check_cold(struct call *call) {
+static bool check_tier(struct call *call) {
     const struct service *s = call->service;
-    const struct kvd_cold_want *want = &call->request.u.cold;
-    const char *name = frame_type_name(call->request.type);
     if (!s->cold_reader)
         call_refuse(call, KVD_FAILED_PRECONDITION,
-                    "%s asks the cold tier, and there is none; set address = in section [cold]", name);
+                    "%s asks the cold tier, and there is none; set address = in section [cold]",
+                    frame_type_name(call->request.type));
     else if (s->stopping)
         call_refuse(call, KVD_UNAVAILABLE, "kvd stops, and reads nothing from the cold tier any more: ask another one");
-    else if (store_root_is_none(&want->root.digest))
+    else return true;
+    return false;
+}
+
+bool cold_check_want(struct call *call) {
+    const struct kvd_cold_want *want = &call->cold->want;
+    const char *name = frame_type_name(call->request.type);
+    if (store_root_is_none(&want->root.digest))
         call_refuse(call, KVD_INVALID_ARGUMENT,
                     "%s without a root: KV is found within one domain only; send the root digest of the prompt's "
                     "chain (kvd_chain_root)",
@@ -39,11 +45,11 @@ static bool check_cold(struct call *call) {
                     "%s from page %u with %u digests and %u tokens behind them asks for nothing that has a name; send "
                     "the digests of the pages, or, of a prompt of less than a page, its tokens",
                     name, want->first, want->n, want->tail.n);
-    else if (call->request.type == FRAME_LOAD_COLD && (want->first > 0) != (want->from.bits != 0))
+    else if (call->cold->load && (want->first > 0) != (want->from.bits != 0))
         call_refuse(call, KVD_INVALID_ARGUMENT,
-                    "LoadCold from page %u with %s continuation before it: what is loaded begins with the first pages "
+                    "%s from page %u with %s continuation before it: what is loaded begins with the first pages "
                     "of `from`, or at page 0 without one",
-                    want->first, want->from.bits ? "a" : "no");
+                    name, want->first, want->from.bits ? "a" : "no");
     else return true;
     return false;
 }
@@ -54,20 +60,24 @@ static void hand_over(struct call *call, struct pending *op) {
     job->arrived_ns = call->now_ns;
     job->session = call->request.header.session;
     job->uid = call->session->peer.uid;
-    job->from = tenant_use(call, call->request.u.cold.from);
+    job->from = tenant_use(call, job->want.from);
     cold_reader_ask(call->service, job, op);
     call->parked = true;
 }
 
 void serve_find_cold(struct call *call) {
-    struct pending *op = check_cold(call) ? pending_new(call) : NULL;
+    struct pending *op = check_tier(call) && cold_check_want(call) ? pending_new(call) : NULL;
     if (op) hand_over(call, op);
 }
 
-void serve_load_cold(struct call *call) {
-    if (!check_cold(call) || !pending_check_slow(call)) return;
+void cold_load_for(struct call *call) {
+    if (!pending_check_slow(call)) return;
     struct pending *quick = pending_new(call), *op = quick ? pending_make_slow(call->service, quick) : NULL;
     if (!op) return;
     call->slow = true;
     hand_over(call, op);
+}
+
+void serve_load_cold(struct call *call) {
+    if (check_tier(call) && cold_check_want(call)) cold_load_for(call);
 }

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cold_desk.h"
 
+#include "core.h"
+#include "pending.h"
+
 void cold_run_ops(struct cold_desk *desk, enum cold_verb verb, uint32_t n, uint64_t deadline) {
     for (uint32_t i = 0; i < n; i++) {
         desk->ops[i].verb = verb;
@@ -8,4 +11,10 @@ void cold_run_ops(struct cold_desk *desk, enum cold_verb verb, uint32_t n, uint6
         desk->ops[i].ttl_ms = 0;
     }
     cold_engine_run(desk->engine, desk->ops, n);
+}
+
+void cold_end_job(struct service *s, struct cold_job *job) {
+    struct pending *op = &s->ops[job->tag - 1]; /* which has the job */
+    if (job->then) job->then(s, job, op);
+    else pending_ready(s, op);
 }

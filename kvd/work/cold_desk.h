@@ -49,12 +49,15 @@ struct cold_reader {
 
 /* The first n operations, all with this verb. */
 void cold_run_ops(struct cold_desk *desk, enum cold_verb verb, uint32_t n, uint64_t deadline_ns);
+/* Answers the job, or goes on with what comes behind it. Under the core mutex; the job is gone then. */
+void cold_end_job(struct service *service, struct cold_job *job);
 
 /* cold_find.c: asks the engine for the job's pages until the deadline. Returns the tokens up to which it has all that a
  * continuation needs; want.first pages: nothing. */
 uint32_t cold_look_up(struct cold_desk *desk, const struct cold_job *job, uint64_t deadline_ns);
 /* Bytes of the values between want.first and that frontier. */
 uint64_t cold_cost_of(const struct cold_reader *reader, const struct cold_job *job, uint32_t frontier);
+/* It ends the job. */
 void cold_find(struct cold_desk *desk, struct cold_job *job);
 /* What is not there is remembered for a moment: [COLD_ABSENT_SLOTS]. */
 struct cold_absent {
@@ -65,6 +68,6 @@ struct cold_absent {
 /* cold_load.c */
 struct load_batch *cold_batch_new(void); /* NULL: no memory. free */
 uint64_t cold_batch_bytes(void);
-void cold_load(struct cold_desk *desk, struct cold_job *job);
+void cold_load(struct cold_desk *desk, struct cold_job *job); /* it ends the job */
 
 #endif

@@ -159,4 +159,7 @@ void cold_find(struct cold_desk *desk, struct cold_job *job) {
     reader->reads.found += tokens > 0;
     reader->reads.found_tokens += tokens;
     pthread_mutex_unlock(&reader->lock);
+    pthread_mutex_lock(&reader->service->lock);
+    cold_end_job(reader->service, job);
+    pthread_mutex_unlock(&reader->service->lock);
 }

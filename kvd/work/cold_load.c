@@ -153,7 +153,7 @@ static bool begin_load(struct cold_desk *desk, struct cold_job *job, uint32_t fr
 }
 
 static bool is_wanted(struct service *s, const struct cold_job *job) {
-    return session_find(s, job->session) && !s->stopping;
+    return session_find(s, job->session) && !s->stopping && !job->cancelled;
 }
 
 /* Under the lock. True: the next batch is taken. */
@@ -214,16 +214,14 @@ void cold_load(struct cold_desk *desk, struct cold_job *job) {
     struct service *s = desk->reader->service;
     store_cont cont;
     uint32_t frontier = cold_look_up(desk, job, clock_ns() + s->config.cold_timeout);
-    if (frontier > job->want.first * KVD_PAGE_TOKENS) {
-        pthread_mutex_lock(&s->lock);
-        bool begun = begin_load(desk, job, frontier, &cont);
+    pthread_mutex_lock(&s->lock);
+    if (frontier > job->want.first * KVD_PAGE_TOKENS && begin_load(desk, job, frontier, &cont)) {
         pthread_mutex_unlock(&s->lock);
-        if (begun) {
-            load_pieces(desk, desk->reader->batch, job, cont);
-            pthread_mutex_lock(&s->lock);
-            end_load(desk, job, cont);
-            pthread_mutex_unlock(&s->lock);
-        }
+        load_pieces(desk, desk->reader->batch, job, cont);
+        pthread_mutex_lock(&s->lock);
+        end_load(desk, job, cont);
     }
     count_load(desk->reader, job);
+    cold_end_job(s, job);
+    pthread_mutex_unlock(&s->lock);
 }

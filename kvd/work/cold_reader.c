@@ -15,10 +15,12 @@
 #define FINDER_LANES 1u /* one pipeline a node: questions come one after the other */
 #define LANE_OBJECTS 2u /* a reply is in the buffer of its connection, and then on its own */
 
-struct cold_job *cold_job_new(const struct kvd_cold_want *want, bool load) {
-    struct cold_job *job = calloc(1, sizeof *job + want->n * sizeof job->digests[0]);
+struct cold_job *cold_job_new(const struct kvd_cold_want *want, bool load, size_t more) {
+    size_t bytes = (sizeof(struct cold_job) + want->n * sizeof(kvd_digest) + 15) & ~(size_t)15;
+    struct cold_job *job = calloc(1, bytes + more);
     if (!job) return NULL;
     job->load = load;
+    job->more = (uint8_t *)job + bytes;
     job->want = *want;
     job->want.digests = NULL; /* those of the message go with it */
     if (want->n) memcpy(job->digests, want->digests, want->n * sizeof job->digests[0]);
@@ -43,13 +45,9 @@ static struct cold_job *next_job(struct cold_desk *desk) {
 
 static void *work_at(void *argument) {
     struct cold_desk *desk = argument;
-    struct service *s = desk->reader->service;
     for (struct cold_job *job; (job = next_job(desk));) {
         if (job->load) cold_load(desk, job);
         else cold_find(desk, job);
-        pthread_mutex_lock(&s->lock);
-        pending_ready(s, &s->ops[job->tag - 1]); /* which has the job */
-        pthread_mutex_unlock(&s->lock);
     }
     return NULL;
 }

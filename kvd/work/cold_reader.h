@@ -19,7 +19,11 @@ struct pending;
 
 struct cold_job {
     struct cold_job *next;
-    bool load;
+    bool load, cancelled;
+    /* Of a load: what comes behind it instead of its answer, under the same hold of the core mutex as its end, so that
+     * nobody comes between. It takes over the job and the operation. NULL: nothing does. */
+    void (*then)(struct service *service, struct cold_job *job, struct pending *op);
+    void *more;   /* memory for that, which goes with the job */
     uint32_t tag; /* of its pending operation */
     uint64_t arrived_ns, uid;
     kvd_session_id session; /* when it has gone, nobody wants what is loaded */
@@ -32,8 +36,8 @@ struct cold_job {
     struct kvd_cold_found found;
     kvd_digest digests[]; /* want's */
 };
-/* A copy of what is wanted. NULL: no memory. free. Any thread. */
-struct cold_job *cold_job_new(const struct kvd_cold_want *want, bool load);
+/* A copy of what is wanted, and so many bytes of `more`. NULL: no memory. free. Any thread. */
+struct cold_job *cold_job_new(const struct kvd_cold_want *want, bool load, size_t more);
 
 /* After the arena is open. 0, or 1 with a sentence. */
 int cold_reader_open(struct service *service, uint8_t *arena, char *err, size_t err_bytes);

@@ -217,6 +217,28 @@ class Cold(KvdCase):
 
         self.check_restored(asyncio.run(main()))
 
+    def test_an_activation_loads_first(self):
+        """One call: what the engine has, then what is here of it, then, with the engine gone, what is still here."""
+        prompt = self.prompt + [1]
+        with self.client.activate(prompt, 10, cold=True) as sequence:
+            self.assertEqual(sequence.committed, 200)
+        self.assertEqual(self.client.find(prompt)[0].usable, 200)
+        self.assertEqual(len(self.client.find(prompt)), 1)
+
+        async def main():
+            async with kvd.connect(self.kvd.socket, timeout=60) as client:
+                async with await client.activate_async(prompt, 10, cold=True) as sequence:
+                    self.assertEqual(sequence.committed, 200)
+
+        asyncio.run(main())
+        self.client.release(self.client.find(prompt)[0].continuation)
+        found = self.client.prefetch_cold(prompt)
+        self.assertEqual((found.frontier, self.client.find(prompt)[0].restore_pages), (200, 0))
+        self.client.shorten(found.continuation, 128)
+        self._end_redis()
+        with self.client.activate(prompt, 10, cold=True) as sequence:
+            self.assertEqual(sequence.committed, 128)
+
     def test_a_deadline(self):
         freeze(self.redis)
         with self.assertRaises(kvd.DeadlineExceeded):

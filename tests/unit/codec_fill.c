@@ -133,12 +133,21 @@ static void round_items(struct fill *f, struct msg_request *q) {
     q->u.round.items = n ? f->items : NULL;
 }
 
+/* Beside so many victims a message has no room for digests. */
+static void leave_room(struct kvd_activation *a) {
+    if (a->n_victims <= KVD_VICTIMS_BESIDE_COLD) return;
+    a->cold.n = 0;
+    a->cold.digests = NULL;
+}
+
 void fill_request(struct fill *f, uint16_t type, struct msg_request *q) {
     memset(q, 0, sizeof *q);
     f->used = 0;
     q->type = type;
     fill_map(f, codec_request_map(type), 0, q);
     if (type == FRAME_ROUND) round_items(f, q);
+    if (type == FRAME_ACTIVATE || type == FRAME_PLAN) leave_room(&q->u.activation);
+    if (type == FRAME_CHOOSE) leave_room(&q->u.choose.activation);
 }
 
 static void place(struct fill *f, struct kvd_pool_view *p) {

@@ -655,6 +655,27 @@ static void cold_tickets(void) {
     end_scene();
 }
 
+/* What an activation names: behind the full pages of its source, and nothing where no name is behind them. */
+static void cold_of_an_activation(void) {
+    static uint32_t tokens[200];
+    struct kvd_activation activation = { .prompt_tokens = 202, .cold.retention = 3 };
+    kvd_chain *chain;
+    KVT_EQ(kvd_chain_new(NULL, &chain), KVD_OK);
+    KVT_EQ(kvd_chain_push(chain, tokens, 200), KVD_OK);
+    KVT_EQ(kvd_set_cold(&activation, chain, tokens, &error), KVD_OUT_OF_RANGE);
+    KVT_EQ(kvd_set_cold(&activation, NULL, tokens, &error), KVD_INVALID_ARGUMENT);
+    activation.prompt_tokens = 151;
+    activation.frontier = 70;
+    KVT_EQ(kvd_set_cold(&activation, chain, tokens, &error), KVD_OK);
+    KVT_TRUE(activation.cold.first == 1 && activation.cold.n == 1 && activation.cold.tail.n == 22 &&
+             activation.cold.retention == 3);
+    KVT_TRUE(activation.cold.digests == kvd_chain_digests(chain) + 1);
+    activation.frontier = 140;
+    KVT_EQ(kvd_set_cold(&activation, chain, tokens, &error), KVD_OK);
+    KVT_TRUE(activation.cold.n == 0 && activation.cold.tail.n == 0);
+    kvd_chain_free(chain);
+}
+
 /* ---- many threads, a connection that breaks all the time --------------------------------------------------- */
 
 struct storm {
@@ -1057,6 +1078,7 @@ int main(int argc, char **argv) {
         KVT_CASE(repeated_ticket_has_a_time_of_its_own),
         KVT_CASE(ticket_survives_a_lost_connection),
         KVT_CASE(cold_tickets),
+        KVT_CASE(cold_of_an_activation),
         KVT_CASE(srv_1_threads_share_a_connection),
         KVT_CASE(srv_1_threads_on_a_breaking_connection),
         KVT_CASE(srv_1_threads_with_lost_answers_and_deadlines),

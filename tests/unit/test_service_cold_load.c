@@ -99,7 +99,7 @@ static uint8_t byte_at(uint32_t salt, uint32_t pool, uint32_t plane, uint32_t he
 
 /* Bytes that are not those of this page; fill: after they were written. */
 static uint64_t touch_page(uint32_t pool, uint32_t id, uint32_t salt, uint32_t columns, bool fill) {
-    const struct geom_pool_spec *spec = pool ? &fx.service->plan.spec.draft : &fx.service->plan.spec.main;
+    const struct geom_pool_spec *spec = geom_pool_at(&fx.service->plan.spec, pool);
     uint32_t slots = geom_plane_count(spec) / spec->n_layers;
     uint64_t wrong = 0;
     for (uint32_t rank = 0; rank < spec->n_ranks; rank++) {
@@ -199,6 +199,14 @@ static uint32_t load(uint32_t pages, bool tail) {
     return r.u.cold.frontier;
 }
 
+static void check_rows(const struct kvd_activated *a, uint32_t frontier, uint32_t salt) {
+    for (uint32_t p = 0; p < store_n_pools(fx.service->store); p++)
+        for (uint32_t i = store_first_block(fx.service->store, p, frontier); i * 64 < frontier; i++)
+            KVT_EQ(touch_page(p, (uint32_t)row_of(p, a->pool[p].row)[i], salt + i,
+                              frontier - i * 64 < 64 ? frontier - i * 64 : 64, false),
+                   0);
+}
+
 /* Activates what was loaded and compares every byte on the device. */
 static void check_content(kvd_continuation from, uint32_t frontier, uint32_t salt) {
     struct kvd_activation want = { .root.digest = fx_domain,
@@ -210,11 +218,7 @@ static void check_content(kvd_continuation from, uint32_t frontier, uint32_t sal
                                    .max_output_tokens = 2 };
     KVT_NEED(ask(s, REQUEST(FRAME_ACTIVATE, .u.activation = want)) == KVD_OK);
     struct kvd_activated a = r.u.activated;
-    for (uint32_t p = 0; p < store_n_pools(fx.service->store); p++)
-        for (uint32_t i = 0; i * 64 < frontier; i++)
-            KVT_EQ(touch_page(p, (uint32_t)row_of(p, a.pool[p].row)[i], salt + i,
-                              frontier - i * 64 < 64 ? frontier - i * 64 : 64, false),
-                   0);
+    check_rows(&a, frontier, salt);
     KVT_EQ(fx_finish(s, a.sequence), KVD_OK);
 }
 
@@ -463,6 +467,235 @@ static void a_full_arena_refuses(void) {
     end();
 }
 
+/* ---- an activation that loads first ---- */
+
+static struct kvd_activation wanted(uint32_t pages, bool tail) {
+    return (struct kvd_activation){
+        .root.digest = fx_domain,
+        .keep = true,
+        .worker = s->session,
+        .prompt_tokens = pages * 64 + TAIL + 5,
+        .max_output_tokens = 2,
+        .cold = { .n = pages, .digests = digests, .tail = some_tail(tail ? TAIL : 0), .retention = 3 }
+    };
+}
+
+/* Tokens that it starts with; its bytes are right, and it ends. */
+static uint32_t start(const struct kvd_activation *want, uint32_t salt) {
+    if (!KVT_EQ(ask(s, REQUEST(FRAME_ACTIVATE, .u.activation = *want)), KVD_OK)) {
+        printf("    %s\n", r.message);
+        return UINT32_MAX;
+    }
+    struct kvd_activated a = r.u.activated;
+    check_rows(&a, a.pool[0].committed, salt);
+    KVT_EQ(fx_finish(s, a.sequence), KVD_OK);
+    KVT_EQ(fx_audit(&fx), 0);
+    return a.pool[0].committed;
+}
+
+/* One message: loaded, activated, byte for byte, counted once; the same message again is the same answer. */
+static void an_activation_loads_first(void) {
+    struct fx_setup first = { .backend = "mtp", .ranks = 2 }, second = { .backend = "mtp" };
+    KVT_NEED(move_to_another(first, second, "", 5, true, 40));
+    struct kvd_activation want = wanted(5, true);
+    KVT_EQ(start(&want, 40), 5 * 64 + TAIL);
+    KVT_EQ(reads().loads, 1);
+    KVT_EQ(reads().loaded_tokens, 5 * 64 + TAIL);
+    KVT_EQ(fx_stats(s).continuations, 1);
+    struct msg_request again = {
+        .type = FRAME_ACTIVATE, .header.sequence = s->sequence - 1, .u.activation = want /* before its Finish */
+    };
+    KVT_EQ(ask(s, &again), KVD_OK);
+    KVT_EQ(r.u.activated.pool[0].committed, 5 * 64 + TAIL);
+    KVT_EQ(reads().loads, 1);
+    KVT_EQ(fx_stats(s).sequences, 0);
+    end();
+}
+
+static kvd_continuation load_part(uint32_t pages) {
+    KVT_EQ(load(pages, false), pages * 64);
+    return r.u.cold.continuation;
+}
+
+/* COLD-2: what is there is shared, and is what remains where the engine has lost the rest. */
+static void an_activation_is_shortened(void) {
+    char key[COLD_KEY_BYTES];
+    KVT_NEED(move_to_another((struct fx_setup){ 0 }, (struct fx_setup){ 0 }, "", 12, false, 60));
+    struct kvd_activation want = wanted(12, false);
+    want.from = load_part(4);
+    want.frontier = 250; /* a part of its last page */
+    want.cold.first = 3;
+    want.cold.n = 9;
+    want.cold.digests = digests + 3;
+    object_key(0, 1, 9, key); /* the second of its page: the lookup does not see that it has gone */
+    KVT_EQ(redis_number(&server, "DEL %s", key), 1);
+    KVT_EQ(start(&want, 60), 9 * 64);
+    KVT_EQ(reads().loaded_objects, (4 + 6) * HEADS);
+    freeReplyObject(redis_ask(&server, "FLUSHALL"));
+    KVT_EQ(start(&want, 60), 250);
+    struct kvd_activation none = wanted(12, false);
+    KVT_EQ(start(&none, 60), 0);
+    end();
+}
+
+/* GRP-4, GRP-6: of a pool with a window what going on reads is written, found and loaded, and serves byte for byte.
+ * Where a page of that is missing nothing is left. */
+static void grp_4_windows(void) {
+    struct fx_setup setup = { .more = "[pool.near]\ngroups = near\nwindow = 100\nshare = 1000\n"
+                                      "[group.near]\nlayers = 1\nkv_heads = 2\nhead_dim = 64\n" };
+    uint32_t frontier = 5 * 64 + TAIL;
+    char key[COLD_KEY_BYTES];
+    KVT_NEED(move_to_another(setup, setup, "", 5, true, 30));
+    KVT_EQ(find(5, true), frontier);
+    KVT_EQ(find(5, false), 5 * 64);
+    KVT_EQ(find(4, false), 0); /* that needs page 2 of the window, which had left it */
+    KVT_EQ(load(5, true), frontier);
+    KVT_EQ(reads().loaded_objects, (6 + 3) * HEADS); /* the window begins at page 3 */
+    check_content(r.u.cold.continuation, frontier, 30);
+    KVT_EQ(ask(s, REQUEST(FRAME_RELEASE, .u.continuation = { .continuation = r.u.cold.continuation })), KVD_OK);
+    struct kvd_activation want = wanted(5, true);
+    KVT_EQ(start(&want, 30), frontier);
+    object_key(1, 1, 4, key); /* the second of its page: the lookup does not see that it has gone */
+    KVT_EQ(redis_number(&server, "DEL %s", key), 1);
+    KVT_EQ(load(5, true), 0);
+    KVT_EQ(fx_stats(s).continuations, 1);
+    end();
+}
+
+static uint32_t fail_acquisition(uint32_t nth) {
+    pthread_mutex_lock(&fx.service->lock);
+    uint32_t acquired = store_fail_acquisition(fx.service->store, nth);
+    pthread_mutex_unlock(&fx.service->lock);
+    return acquired;
+}
+
+/* SRV-2: wherever a resource runs out, what is there is activated, or nothing has changed. */
+static void an_activation_runs_out_in_the_middle(void) {
+    KVT_NEED(move_to_another((struct fx_setup){ 0 }, (struct fx_setup){ 0 }, "", 6, false, 70));
+    struct kvd_activation want = wanted(6, false);
+    uint32_t n = 1, without = 0;
+    for (bool all = false; !all && n < 200; n++) {
+        struct kvd_stats before = fx_stats(s);
+        (void)fail_acquisition(n);
+        uint32_t status = ask(s, REQUEST(FRAME_ACTIVATE, .u.activation = want));
+        all = fail_acquisition(0) < n;
+        KVT_EQ(fx_audit(&fx), 0);
+        if (status != KVD_OK) {
+            KVT_EQ(status, KVD_RESOURCE_EXHAUSTED);
+        } else {
+            struct kvd_activated a = r.u.activated;
+            without += a.pool[0].committed == 0;
+            KVT_TRUE(a.pool[0].committed == 0 || a.pool[0].committed == 6 * 64);
+            check_rows(&a, a.pool[0].committed, 70);
+            KVT_EQ(fx_finish(s, a.sequence), KVD_OK);
+        }
+        struct kvd_stats after = fx_stats(s);
+        KVT_EQ(after.sequences, before.sequences);
+        KVT_TRUE(after.continuations == before.continuations || after.continuations == 1);
+    }
+    KVT_TRUE(n < 200 && without > 0);
+    end();
+}
+
+static void send_activation(struct fx_peer *p, const struct kvd_activation *want) {
+    struct msg_request q = { .type = FRAME_ACTIVATE, .u.activation = *want };
+    q.header.session = p->session;
+    q.header.sequence = ++p->sequence;
+    fx_send(p, &q);
+}
+
+/* Who asked dies while it loads: nothing is activated or kept. */
+static void its_client_dies_in_the_middle(void) {
+    KVT_NEED(move_to_another((struct fx_setup){ 0 }, (struct fx_setup){ 0 }, "", 4, false, 20));
+    struct kvd_activation want = wanted(4, false);
+    redis_stop(&server);
+    send_activation(s, &want);
+    fx_kill(s);
+    fx_peer_free(s);
+    kill(server.pid, SIGCONT);
+    KVT_TRUE(redis_until(is_idle, NULL));
+    s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    KVT_EQ(fx_stats(s).sequences, 0);
+    KVT_TRUE(redis_until(is_up, NULL));
+    want.worker = s->session;
+    KVT_EQ(start(&want, 20), 256);
+    end();
+}
+
+/* ACT-9: cancelled while it loads; and its worker dies while it loads. Both leave nothing active. */
+static void an_activation_is_cancelled_while_it_loads(void) {
+    KVT_NEED(move_to_another((struct fx_setup){ 0 }, (struct fx_setup){ 0 }, "", 4, false, 20));
+    struct fx_peer *worker = fx_session(&fx, KVD_ROLE_WORKER, 0), *other = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    struct kvd_activation want = wanted(4, false);
+    redis_stop(&server);
+    send_activation(s, &want);
+    struct msg_request cancel = { .type = FRAME_CANCEL, .u.cancel.activate = s->sequence };
+    KVT_EQ(ask(other, &cancel), KVD_NOT_FOUND); /* it is another session's */
+    uint64_t number = s->sequence;
+    struct msg_request own = { .type = FRAME_CANCEL, .u.cancel.activate = number };
+    KVT_EQ(ask(s, &own), KVD_OK);
+    want.worker = worker->session;
+    send_activation(s, &want);
+    fx_kill(worker);
+    kill(server.pid, SIGCONT);
+    KVT_EQ(take_reply(s, FRAME_ACTIVATE), KVD_CANCELLED);
+    KVT_EQ(take_reply(s, FRAME_ACTIVATE), KVD_NOT_FOUND);
+    KVT_EQ(ask(s, REQUEST(FRAME_CANCEL, .u.cancel.activate = number)), KVD_FAILED_PRECONDITION);
+    KVT_EQ(fx_stats(s).sequences, 0);
+    KVT_EQ(fx_audit(&fx), 0);
+    fx_peer_free(worker);
+    fx_peer_free(other);
+    end();
+}
+
+/* A recipe counts at the revision of the time when it came, and its victims go with the activation. */
+static void an_activation_that_loads_has_victims(void) {
+    KVT_NEED(move_to_another((struct fx_setup){ 0 }, (struct fx_setup){ 0 }, "", 6, false, 90));
+    struct kvd_activated a = { 0 };
+    struct kvd_finish finish = { .retain = true, .tail = some_tail(TAIL) };
+    KVT_EQ(fx_activate(s, s->session, TAIL, 1, &a), KVD_OK);
+    KVT_EQ(fx_round(s, a.sequence, KVD_UNCHANGED, TAIL, NULL), KVD_OK);
+    KVT_EQ(fx_round(s, a.sequence, TAIL, KVD_UNCHANGED, NULL), KVD_OK);
+    finish.sequence = a.sequence;
+    KVT_EQ(ask(s, REQUEST(FRAME_FINISH, .u.finish = finish)), KVD_OK);
+    struct kvd_victim victim = { .continuation = r.u.finished.continuation };
+    struct kvd_activation want = wanted(6, false);
+    want.victims = &victim;
+    want.n_victims = 1;
+    want.revision = 1; /* long ago */
+    KVT_EQ(ask(s, REQUEST(FRAME_ACTIVATE, .u.activation = want)), KVD_ABORTED);
+    KVT_EQ(reads().loads, 0);
+    want.revision = store_revision(fx.service->store);
+    KVT_EQ(start(&want, 90), 6 * 64);
+    KVT_EQ(fx_stats(s).continuations, 1); /* what was loaded; the victim has gone */
+    KVT_EQ(ask(s, REQUEST(FRAME_ACTIVATE, .u.activation = want)), KVD_ABORTED);
+    want.revision = 0;
+    KVT_EQ(ask(s, REQUEST(FRAME_ACTIVATE, .u.activation = want)), KVD_NOT_FOUND);
+    end();
+}
+
+static void an_activation_that_asks_for_nothing_sound(void) {
+    struct kvd_activation want = { 0 };
+    name_pages(1);
+    KVT_NEED(fx_start(&fx, NULL));
+    s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    want = wanted(4, false);
+    KVT_EQ(start(&want, 0), 0); /* without a cold tier it starts from what is here */
+    stop_service();
+    server = (struct redis){ 0 };
+    KVT_NEED(redis_start(&server));
+    KVT_NEED(start_up((struct fx_setup){ 0 }, ""));
+    want = wanted(4, false);
+    want.cold.first = 2; /* of no continuation */
+    KVT_EQ(ask(s, REQUEST(FRAME_ACTIVATE, .u.activation = want)), KVD_INVALID_ARGUMENT);
+    KVT_HAS(r.message, "Activate from page 2");
+    want = wanted(4, false);
+    want.from.bits = 77;
+    KVT_EQ(ask(s, REQUEST(FRAME_ACTIVATE, .u.activation = want)), KVD_NOT_FOUND);
+    KVT_EQ(reads().loads, 0);
+    end();
+}
+
 static void refusals(void) {
     struct kvd_cold_want want = prompt(1, false);
     name_pages(1);
@@ -503,6 +736,14 @@ int main(int argc, char **argv) {
                                              KVT_CASE(a_client_dies_in_the_middle),
                                              KVT_CASE(cold_5_the_engine_goes_and_comes),
                                              KVT_CASE(a_full_arena_refuses),
+                                             KVT_CASE(an_activation_loads_first),
+                                             KVT_CASE(an_activation_is_shortened),
+                                             KVT_CASE(grp_4_windows),
+                                             KVT_CASE(an_activation_runs_out_in_the_middle),
+                                             KVT_CASE(its_client_dies_in_the_middle),
+                                             KVT_CASE(an_activation_is_cancelled_while_it_loads),
+                                             KVT_CASE(an_activation_that_loads_has_victims),
+                                             KVT_CASE(an_activation_that_asks_for_nothing_sound),
                                              KVT_CASE(refusals),
                                              { 0 } };
     if (sodium_init() < 0) return 2;

@@ -19,6 +19,7 @@ from .errors import Internal, InvalidArgument, Status
 PROTOCOL = 2
 HEADER = struct.Struct("<IHHQ")
 FRAME_LIMIT = 65536
+VICTIMS_BESIDE_COLD = 1024
 F_REPLY, F_EVENT = 1, 2
 EVENT = 64
 
@@ -218,9 +219,17 @@ def hello(role: types.Role, name: str, library: str, rank: int, resume: int = 0,
     )
 
 
-def activation(name: str, want: types.Activation) -> Request:
-    """Of an Activate or a Plan."""
-    return Request(name, **_wanted(want))
+def plan(want: types.Activation) -> Request:
+    return Request("Plan", **_wanted(want))
+
+
+def activate(want: types.Activation, cold: Dict[str, Any]) -> Request:
+    """cold: of its ColdSource; empty: nothing is loaded first."""
+    return Request("Activate", **_wanted(want), **({"cold": cold} if cold else {}))
+
+
+def cold_source(first: int, digests: bytes, tail: Sequence[int], retention: int) -> Dict[str, Any]:
+    return {"first": first, "digests": digests, "tail": _tail(tail), "retention": retention}
 
 
 def choose(want: types.Activation) -> Request:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from array import array
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar
 
 from . import _messages as messages
 from . import types
@@ -61,12 +61,17 @@ class ColdQuestion(NamedTuple):
     retention: int
 
 
-def _cold_part(name: str, ask: ColdQuestion, first: int, origin: int) -> messages.Request:
+def _names_of(ask: ColdQuestion, first: int) -> Tuple[bytes, Sequence[int]]:
+    """Digests of one message from a page on, and the tail behind them where they are the last."""
     pages = ask.until // PAGE_TOKENS
     end = min(pages, first + messages.MAX_DIGESTS)
     tail = ask.prompt[pages * PAGE_TOKENS : ask.until] if end == pages and (end > first or not first) else ()
+    return ask.chain.digests(first, end), tail
+
+
+def _cold_part(name: str, ask: ColdQuestion, first: int, origin: int) -> messages.Request:
     root = types.Root(ask.chain.domain.root(), ask.chain.domain.label)
-    return messages.cold(name, root, first, ask.chain.digests(first, end), tail, origin, ask.retention)
+    return messages.cold(name, root, first, *_names_of(ask, first), origin, ask.retention)
 
 
 def cold(name: str, ask: ColdQuestion) -> Steps[types.ColdFound]:
@@ -96,12 +101,18 @@ def cold(name: str, ask: ColdQuestion) -> Steps[types.ColdFound]:
 
 
 def plan(want: types.Activation) -> Steps[types.Plan]:
-    reply = yield messages.activation("Plan", want)
+    reply = yield messages.plan(want)
     return messages.read(types.Plan, reply)
 
 
-def activate(want: types.Activation) -> Steps[types.Activated]:
-    reply = yield messages.activation("Activate", want)
+def activate(want: types.Activation, cold: Optional[ColdQuestion] = None) -> Steps[types.Activated]:
+    """cold: the prompt, of which the cold tier is asked for what is behind the full pages of the source."""
+    source: Dict[str, Any] = {}
+    first = want.frontier // PAGE_TOKENS
+    if cold and cold.until > first * PAGE_TOKENS and len(want.victims) <= messages.VICTIMS_BESIDE_COLD:
+        digests, tail = _names_of(cold, first)
+        source = messages.cold_source(first, digests, tail, cold.retention) if digests or tail else {}
+    reply = yield messages.activate(want, source)
     return messages.read_activated(reply)
 
 

@@ -79,6 +79,11 @@ def root_of(domain: Union[DomainLike, types.Root]) -> types.Root:
     return types.Root(made.root(), made.label)
 
 
+def chain_of(domain: Union[DomainLike, Chain], prompt: Seq[int]) -> Chain:
+    """A chain is of exactly these tokens already."""
+    return domain if isinstance(domain, Chain) else Chain(domain, prompt)
+
+
 class Client:
     """Made by connect(). A context manager that ends the session."""
 
@@ -161,7 +166,7 @@ class Client:
 
     def _find(self, tokens: Tokens, domain: Union[DomainLike, Chain], limit: int) -> Steps[List[types.Hit]]:
         prompt = tokens_of(tokens)
-        chain = domain if isinstance(domain, Chain) else Chain(domain, prompt)
+        chain = chain_of(domain, prompt)
         return (yield from operations.find(chain, prompt, limit))
 
     def find_cold(
@@ -216,6 +221,22 @@ class Client:
     ) -> types.ColdFound:
         return await self.run_async(self._cold("LoadCold", tokens, domain, behind, until, retention), timeout)
 
+    def prefetch_cold(
+        self,
+        tokens: Tokens,
+        domain: DomainLike = "",
+        *,
+        behind: Optional[types.Hit] = None,
+        until: Optional[int] = None,
+        retention: int = 0,
+        timeout: Optional[float] = None,
+    ) -> types.ColdFound:
+        """load_cold(), and what has come is copied to the device, ahead of an activation."""
+        found = self.load_cold(tokens, domain, behind=behind, until=until, retention=retention, timeout=timeout)
+        if found.continuation is not None:
+            self.prefetch(found.continuation, timeout)
+        return found
+
     def _cold(
         self,
         name: str,
@@ -226,7 +247,7 @@ class Client:
         retention: int,
     ) -> Steps[types.ColdFound]:
         prompt = tokens_of(tokens)
-        chain = domain if isinstance(domain, Chain) else Chain(domain, prompt)
+        chain = chain_of(domain, prompt)
         end = len(prompt) - 1 if until is None else until
         first, origin = 0, 0
         if behind and not behind.live and behind.usable >= PAGE_TOKENS:  # what runs is not shared with what is loaded
@@ -248,6 +269,7 @@ class Client:
         retention: int = 0,
         checkpoint_every: int = 0,
         checkpoint_prompt: bool = False,
+        cold: bool = False,
         timeout: Optional[float] = None,
     ) -> Sequence:
         """A running sequence with everything that it can need guaranteed; its rows are in device memory on return.
@@ -257,12 +279,14 @@ class Client:
         continuations of least retention, then least recent use give way where room is short; None raises
         ResourceExhausted; or a Policy. retention: class of what finish() leaves; smaller goes first.
         checkpoint_every, checkpoint_prompt: rolling checkpoints, for models with windows or state images: at multiples
-        of so many tokens, itself one of 64, and at the last page boundary before the prompt's last token. timeout: also
-        for the copies of a prefix that is in the host arena.
+        of so many tokens, itself one of 64, and at the last page boundary before the prompt's last token. cold: what
+        the cold tier has of the prompt behind the hit is loaded first; what it lacks only shortens that, never refuses.
+        timeout: also for the copies of a prefix that is in the host arena, and for that load.
         """
         rolling = checkpoint_every, checkpoint_prompt
         return self.run(
-            self._activate(tokens, max_new_tokens, worker, group, hit, keep, evict, domain, retention, rolling), timeout
+            self._activate(tokens, max_new_tokens, worker, group, hit, keep, evict, domain, retention, rolling, cold),
+            timeout,
         )
 
     async def activate_async(
@@ -279,12 +303,14 @@ class Client:
         retention: int = 0,
         checkpoint_every: int = 0,
         checkpoint_prompt: bool = False,
+        cold: bool = False,
         timeout: Optional[float] = None,
     ) -> Sequence:
         """As activate(). A Policy of your own is called in the event loop's thread."""
         rolling = checkpoint_every, checkpoint_prompt
         return await self.run_async(
-            self._activate(tokens, max_new_tokens, worker, group, hit, keep, evict, domain, retention, rolling), timeout
+            self._activate(tokens, max_new_tokens, worker, group, hit, keep, evict, domain, retention, rolling, cold),
+            timeout,
         )
 
     def _activate(
@@ -299,6 +325,7 @@ class Client:
         domain: DomainLike,
         retention: int,
         rolling: Tuple[int, bool],
+        cold: bool,
     ) -> Steps[Sequence]:
         prompt = tokens_of(tokens)
         if isinstance(hit, str):
@@ -318,8 +345,12 @@ class Client:
             root_of(domain),
             rolling,
         )
-        want, made = yield from self._activated(want, evict)
-        lease = lease_of(made, want.frontier, len(prompt) + max_new_tokens, info)
+        question = None
+        if cold and not (hit and hit.live):  # what runs is not shared with what is loaded
+            question = operations.ColdQuestion(chain_of(domain, prompt), prompt, len(prompt) - 1, 0, 0, retention)
+        want, made = yield from self._activated(want, evict, question)
+        start = made.pools[0].committed if question and made.pools else want.frontier
+        lease = lease_of(made, start, len(prompt) + max_new_tokens, info)
         return Sequence(self, self._session, lease, prompt, domain, retention, want.worker == self.session)
 
     @staticmethod
@@ -337,23 +368,25 @@ class Client:
         tokens = max(0, n + min(AHEAD, output) - 1)
         ensure = tuple(0 if pool.window else tokens for pool in pools)  # the answer says how much of a window may be
         every, prompt = rolling
-        source, frontier, keep = (hit.continuation, hit.usable, keep) if hit else (0, 0, False)
+        source, frontier = (hit.continuation, hit.usable) if hit else (0, 0)
         return types.Activation(
             n, output, worker, group, source, frontier, keep, ensure,
             root=root, checkpoint_every=every, checkpoint_prompt=prompt,
         )
 
-    def _activated(self, want: types.Activation, evict: Union[None, str, Policy]) -> Steps[Any]:
+    def _activated(
+        self, want: types.Activation, evict: Union[None, str, Policy], cold: Optional[operations.ColdQuestion] = None
+    ) -> Steps[Any]:
         """The activation as it was made in the end, and its answer."""
         import dataclasses
 
         for attempt in range(_ATTEMPTS):
             try:
-                return want, (yield from operations.activate(want))
+                return want, (yield from operations.activate(want, cold))
             except NotFound:  # the prefix, or the worker, went meanwhile
                 if not want.source or attempt + 1 == _ATTEMPTS:
                     raise
-                want = dataclasses.replace(want, source=0, frontier=0, keep=False, victims=(), revision=0)
+                want = dataclasses.replace(want, source=0, frontier=0, victims=(), revision=0)
             except (ResourceExhausted, Aborted):
                 if evict is None or attempt + 1 == _ATTEMPTS:
                     raise
