@@ -188,8 +188,7 @@ for row in $profiles; do
     label=$row
     option=
     cold=none
-    # A window that was given back is not in the cold tier: an earlier turn cannot be taken up there.
-    if [ -n "$redis" ] && [ "$row" != window ]; then
+    if [ -n "$redis" ]; then
         cold=unix:$dir/redis
         configure "$row" 1920 96MiB cold.sock "$cold" >"$dir/$row/cold.conf"
         option="--cold-config $dir/$row/cold.conf --cold-socket $dir/$row/cold.sock"

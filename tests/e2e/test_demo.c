@@ -223,11 +223,12 @@ static void restart_kvd(const char *model, const char *profile, const char *back
 
 static void restarts_of_kvd_do_not_change_a_token(void) { restart_kvd(PLAIN, "int8", "mtp", "--speculate", true); }
 
-/* GRP-2, GRP-4, GRP-6: the same where three layers of four see 128 tokens, and what is kept of these is the window. */
-static void windows_do_not_change_a_token(void) { restart_kvd(WINDOWS, "bf16", "off", "", false); }
+/* GRP-2, GRP-4, GRP-6, COLD-6: the same where three layers of four see 128 tokens, and what is kept of these, in the
+ * cold tier, too, is the window. */
+static void windows_do_not_change_a_token(void) { restart_kvd(WINDOWS, "bf16", "off", "", true); }
 
-/* GRP-1: the same where a token is one row, which kvd does not look into. */
-static void latents_do_not_change_a_token(void) { restart_kvd(LATENT, "bf16", "off", "", false); }
+/* GRP-1, COLD-6: the same where a token is one row, which kvd does not look into. */
+static void latents_do_not_change_a_token(void) { restart_kvd(LATENT, "bf16", "off", "", true); }
 
 static void overwrite_pool(const struct scene *scene) {
     const struct kvd_connect_options options = {
