@@ -133,7 +133,7 @@ static void receive(struct e2e_daemon *d, int notify, char *text, size_t bytes) 
 
 /* Waits for READY=1, or for the daemon to exit. */
 static bool wait_ready(struct e2e_daemon *d, int notify) {
-    double end = e2e_now() + 20 * E2E_SLOW;
+    double end = e2e_now() + 60 * E2E_SLOW;
     char text[256];
     while (e2e_now() < end) {
         struct pollfd p = { .fd = notify, .events = POLLIN };
@@ -321,7 +321,7 @@ void e2e_daemon_free(struct e2e_daemon *d) {
 
 kvd_client *e2e_connect(const struct e2e_daemon *d, enum kvd_role role, const char *name) {
     struct kvd_connect_options options = {
-        .struct_size = sizeof options, .socket = d->socket, .role = role, .name = name, .timeout_ms = 5000 * E2E_SLOW
+        .struct_size = sizeof options, .socket = d->socket, .role = role, .name = name, .timeout_ms = 60000 * E2E_SLOW
     };
     struct kvd_error error = { 0 };
     kvd_client *client = NULL;

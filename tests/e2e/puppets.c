@@ -60,7 +60,7 @@ bool puppet_receive(struct puppet *p, struct puppet_answer *ret_answer, double s
 
 bool puppet_do(struct puppet *p, const struct puppet_call *call, struct puppet_answer *ret_answer) {
     memset(ret_answer, 0, sizeof *ret_answer);
-    return puppet_send(p, call) && puppet_receive(p, ret_answer, 20);
+    return puppet_send(p, call) && puppet_receive(p, ret_answer, 60);
 }
 
 void puppet_kill(struct puppet *p) {
@@ -74,7 +74,7 @@ void puppet_kill(struct puppet *p) {
 }
 
 kvd_session_id puppet_connect(struct puppet *p, const struct e2e_daemon *d, enum kvd_role role, uint32_t rank) {
-    struct puppet_call call = { .op = PUPPET_CONNECT, .role = role, .rank = rank, .timeout_ms = 5000 * E2E_SLOW };
+    struct puppet_call call = { .op = PUPPET_CONNECT, .role = role, .rank = rank, .timeout_ms = 60000 * E2E_SLOW };
     struct puppet_answer answer;
     snprintf(call.socket, sizeof call.socket, "%s", d->socket);
     snprintf(call.name, sizeof call.name, "puppet-%d", (int)p->pid);

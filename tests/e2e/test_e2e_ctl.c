@@ -168,7 +168,7 @@ static void config_shows_what_is_in_effect(void) {
     KVT_HAS(run.out, "[kvd] socket");
     KVT_NEED(e2e_daemon_configure(&daemon_, &later));
     KVT_OK(kill(daemon_.pid, SIGHUP));
-    KVT_TRUE(e2e_until(has_reloaded, (char[]){ "8" }, 10, NULL));
+    KVT_TRUE(e2e_until(has_reloaded, (char[]){ "8" }, 60, NULL));
     KVT_HAS(CTL("config")->out, "[limits] sessions: the file says \"17\" since the last reload; that needs a restart");
     snprintf(line, sizeof line, "grep -q 'needs a restart: .limits. sessions' %s", daemon_.log);
     KVT_EQ_I(system(line), 0);

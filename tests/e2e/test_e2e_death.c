@@ -57,7 +57,7 @@ static void srv_5_rights_return(void) {
         struct kvd_activated a = scene_run(scheduler, &worker, session, text, 320, 10);
         KVT_EQ(scene_stats(scheduler).sequences, 1);
         puppet_kill(&worker); /* reaped: the exit is a fact now */
-        KVT_TRUE(e2e_until(no_sequences, NULL, 5, &ms[i]));
+        KVT_TRUE(e2e_until(no_sequences, NULL, 60, &ms[i]));
         struct kvd_error error;
         struct kvd_finish how = { .sequence = a.sequence };
         struct kvd_finished finished;
@@ -70,7 +70,7 @@ static void srv_5_rights_return(void) {
         struct kvd_activated b = scene_activate(scheduler, &want);
         scene_check(&worker, b.pool[0].row, text, 0, 320);
         puppet_kill(&worker);
-        KVT_TRUE(e2e_until(no_sequences, NULL, 5, NULL));
+        KVT_TRUE(e2e_until(no_sequences, NULL, 60, NULL));
     }
     qsort(ms, 21, sizeof ms[0], by_value);
     printf("  rights back after exit: median %.2f ms, worst %.2f ms\n", ms[10], ms[20]);
@@ -112,7 +112,7 @@ static void srv_5_killed_at_any_moment(void) {
         }
         while (e2e_now() < end) continue; /* a moment chosen by the seed */
         puppet_kill(&worker);
-        KVT_TRUE(e2e_until(no_sequences, NULL, 5, NULL));
+        KVT_TRUE(e2e_until(no_sequences, NULL, 60, NULL));
         scene_audit(scheduler);
         uint32_t cursor = 0, n = 0;
         struct kvd_continuation_info left[KVD_MAX_LIST];
@@ -144,13 +144,13 @@ static void srv_5_two_hundred_cycles(void) {
         struct kvd_activation want = scene_want(session, 200, 10);
         scene_activate(scheduler, &want); /* nothing committed: nothing is kept */
         puppet_kill(&worker);
-        KVT_TRUE(e2e_until(no_sequences, NULL, 5, NULL));
+        KVT_TRUE(e2e_until(no_sequences, NULL, 60, NULL));
     }
     struct kvd_stats after = scene_stats(scheduler);
     KVT_TRUE(e2e_same_resources(&before, &after));
     KVT_EQ(after.sessions, before.sessions);
     KVT_EQ(e2e_shm_count(&daemon_), 0);
-    KVT_TRUE(e2e_until(fds_back_to, &fds, 5, NULL));
+    KVT_TRUE(e2e_until(fds_back_to, &fds, 60, NULL));
     uint64_t now = e2e_rss_bytes(daemon_.pid);
     printf("  rss %.1f MiB, then %.1f MiB\n", (double)rss / 1048576, (double)now / 1048576);
     KVT_TRUE(E2E_SLOW > 1 || now < rss + (1 << 20));
@@ -182,7 +182,7 @@ static void srv_6_stopped_client_is_fenced(void) {
     KVT_HAS(r.message, "fence");
     KVT_EQ(scene_stats(scheduler).sequences, 2);
     puppet_kill(&worker);
-    KVT_TRUE(e2e_until(one_sequence, NULL, 5, NULL));
+    KVT_TRUE(e2e_until(one_sequence, NULL, 60, NULL));
     KVT_EQ(scene_find(scheduler, text, 300).usable, 256);
     KVT_EQ(scene_round(&other, b.sequence, KVD_UNCHANGED, 110).status, KVD_OK);
     puppet_kill(&other);
@@ -205,10 +205,10 @@ static void srv_1_stopped_daemon(void) {
     struct kvd_stats stats;
     KVT_EQ(kvd_stats(scheduler, &stats, &error), KVD_DEADLINE_EXCEEDED);
     KVT_EQ(kvd_activate(scheduler, &want, &a, &error), KVD_DEADLINE_EXCEEDED);
-    KVT_TRUE(e2e_now() - begin < 3 * E2E_SLOW);
+    KVT_TRUE(e2e_now() - begin < 30 * E2E_SLOW); /* the client's own timeout was a minute */
     printf("  %s\n", error.message);
     kill(daemon_.pid, SIGCONT);
-    kvd_client_set_timeout(scheduler, 5000 * E2E_SLOW);
+    kvd_client_set_timeout(scheduler, 60000 * E2E_SLOW);
     KVT_EQ(kvd_stats(scheduler, &stats, &error), KVD_OK);
     KVT_EQ(stats.sequences, 1); /* the expired Activate was not executed */
     KVT_EQ(kvd_activate(scheduler, &want, &a, &error), KVD_OK);
@@ -258,7 +258,7 @@ static void srv_5_scheduler_dies(void) {
     do KVT_NEED(puppet_do(&worker, &call, &answer)); /* 0 until the death is proven */
     while (answer.status == KVD_OK && answer.n == 0 && e2e_now() < end);
     KVT_EQ(answer.n, 1);
-    KVT_TRUE(e2e_until(no_sequences, NULL, 5, NULL));
+    KVT_TRUE(e2e_until(no_sequences, NULL, 60, NULL));
     KVT_EQ(scene_find(scheduler, text, 300).usable, 256);
     puppet_kill(&worker);
     close_stage();

@@ -811,7 +811,7 @@ static void srv_5_death_in_the_middle(void) {
         KVT_TRUE(puppet_send(&client, &call));
         if (i >= 6) (void)e2e_until(settled, NULL, 0.0005 * (i - 5), NULL); /* a while */
         puppet_kill(&client);
-        KVT_TRUE(e2e_until(settled, NULL, 20, NULL));
+        KVT_TRUE(e2e_until(settled, NULL, 60, NULL));
         scene_audit(scheduler);
     }
     /* An activation that was published before the death has left what it had: the same tokens once more. */

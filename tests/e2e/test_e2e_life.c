@@ -220,7 +220,7 @@ static void space_4_bounded_completion(void) {
     KVT_EQ(r.bounded_frontier, r.pool[0].entitlement * 64);
     KVT_TRUE(r.bounded_frontier >= at);
     struct kvd_event event;
-    KVT_EQ(kvd_next_event(scheduler, 5000 * E2E_SLOW, &event, NULL), KVD_OK);
+    KVT_EQ(kvd_next_event(scheduler, 60000 * E2E_SLOW, &event, NULL), KVD_OK);
     KVT_EQ(event.kind, KVD_EVENT_BOUNDED);
     KVT_EQ(event.sequence.bits, a.sequence.bits);
     KVT_EQ(event.frontier, r.bounded_frontier);
@@ -255,7 +255,7 @@ static void srv_3_group_of_two_ranks(void) {
     struct puppet_answer answer;
     KVT_TRUE(puppet_do(&worker, &watch, &answer));
     puppet_kill(&rank1);
-    watch = (struct puppet_call){ .op = PUPPET_EVENT, .timeout_ms = 5000 * E2E_SLOW };
+    watch = (struct puppet_call){ .op = PUPPET_EVENT, .timeout_ms = 60000 * E2E_SLOW };
     KVT_TRUE(puppet_do(&worker, &watch, &answer));
     KVT_EQ(answer.event.kind, KVD_EVENT_SESSION_LOST);
     KVT_EQ(answer.event.session.bits, second.bits);

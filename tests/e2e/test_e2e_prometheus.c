@@ -129,7 +129,7 @@ static bool granted(void *argument) {
     return v >= w->value && v <= w->value;
 }
 static bool comes(const char *expression, double wanted) {
-    bool ok = e2e_until(granted, &(struct wish){ expression, wanted }, 15, NULL);
+    bool ok = e2e_until(granted, &(struct wish){ expression, wanted }, 60, NULL);
     if (!KVT_TRUE(ok)) printf("    %s is %g, not %g\n", expression, value(expression), wanted);
     return ok;
 }
@@ -184,7 +184,7 @@ static bool start_prometheus(void) {
     if (!mkdtemp(folder) || !write_prometheus()) return KVT_TRUE(false);
     snprintf(prometheus_at, sizeof prometheus_at, "127.0.0.1:%u", free_port());
     run_prometheus();
-    bool ok = e2e_until(is_ready, NULL, 20, NULL);
+    bool ok = e2e_until(is_ready, NULL, 60, NULL);
     if (!ok) show_log();
     return KVT_TRUE(ok);
 }
@@ -378,7 +378,7 @@ static void a_death(void) {
     struct kvd_activation want = root(session, 100, 100);
     activate(&want, KVD_OK);
     puppet_kill(&worker);
-    KVT_TRUE(e2e_until(quiet_again, NULL, 10, NULL));
+    KVT_TRUE(e2e_until(quiet_again, NULL, 60, NULL));
     add(1, "kvd_sequences_lost_total{end=\"released\"}");
 }
 
@@ -473,7 +473,7 @@ static bool all_is_there(void *unused) {
 static void compare(void) {
     char series[256];
     unsigned n = 0, missing = 0;
-    KVT_NEED(e2e_until(all_is_there, NULL, 15, NULL));
+    KVT_NEED(e2e_until(all_is_there, NULL, 60, NULL));
     for (const cJSON *one = all->child; one; one = one->next) {
         const cJSON *labels = cJSON_GetObjectItem(one, "metric");
         series_of(labels, series, sizeof series);
@@ -540,7 +540,7 @@ static void alerts(void) {
             printf("    %s\n", cJSON_GetStringValue(cJSON_GetObjectItem(r, "name")));
     cJSON_Delete(answer);
     free(body);
-    KVT_TRUE(e2e_until(lost_is_told, NULL, 10, NULL));
+    KVT_TRUE(e2e_until(lost_is_told, NULL, 60, NULL));
     IS("count(ALERTS{alertstate=\"firing\"})", 1);
 }
 

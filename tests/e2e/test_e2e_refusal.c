@@ -30,9 +30,7 @@ static void refused(const struct kvd_activation *want, enum kvd_status status, c
     struct kvd_stats before = scene_stats(scheduler), after;
     struct kvd_activated a;
     struct kvd_error error = { 0 };
-    double begin = e2e_now();
-    KVT_EQ(kvd_activate(scheduler, want, &a, &error), status);
-    KVT_TRUE(e2e_now() - begin < 2 * E2E_SLOW); /* at once, never queued */
+    KVT_EQ(kvd_activate(scheduler, want, &a, &error), status); /* queued, it would end with the call's deadline */
     KVT_HAS(error.message, part);
     printf("    %s: %s\n", kvd_status_name(error.status), error.message);
     after = scene_stats(scheduler);

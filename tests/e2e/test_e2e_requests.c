@@ -202,14 +202,14 @@ static bool all_is_available(void *client) {
 static void check_afterwards(void) {
     kvd_client *admin = e2e_connect(&daemon_, KVD_ROLE_ADMIN, "admin");
     struct kvd_continuation_info left[KVD_MAX_LIST];
-    KVT_NEED(admin && e2e_until(nobody_is_left, admin, 10, NULL));
+    KVT_NEED(admin && e2e_until(nobody_is_left, admin, 60, NULL));
     scene_audit(admin);
     for (uint32_t n = 1; n;) {
         uint32_t cursor = 0;
         KVT_NEED(kvd_list_continuations(admin, NULL, &cursor, left, KVD_MAX_LIST, &n, NULL) == KVD_OK);
         for (uint32_t i = 0; i < n; i++) KVT_NEED(kvd_release(admin, left[i].continuation, NULL) == KVD_OK);
     }
-    KVT_TRUE(e2e_until(all_is_available, admin, 5, NULL));
+    KVT_TRUE(e2e_until(all_is_available, admin, 60, NULL));
     scene_audit(admin);
     kvd_disconnect(admin);
 }

@@ -190,7 +190,7 @@ static bool are_back(void *nothing) {
 }
 
 static void resources_are_back(void) {
-    if (!KVT_TRUE(e2e_until(are_back, NULL, 20.0 * E2E_SLOW, NULL)))
+    if (!KVT_TRUE(e2e_until(are_back, NULL, 60, NULL)))
         printf("    %u files, %u before\n", e2e_fd_count(daemon_.pid), files_before);
 }
 
@@ -581,14 +581,14 @@ static void srv_8_the_end_of_kvd(void) {
     uint64_t epoch = kvd_client_epoch(witness);
     for (int i = 0; i < 3; i++) {
         kill(daemon_.pid, SIGSTOP);
-        KVT_TRUE(e2e_until(has_stopped, NULL, 10.0 * E2E_SLOW, NULL));
+        KVT_TRUE(e2e_until(has_stopped, NULL, 60, NULL));
         pid_t killer = fork();
         if (!killer) _exit(kill(daemon_.pid, SIGKILL)); /* the client waits by then, or is about to */
         double begin = e2e_now();
         enum kvd_status status = kvd_stats(witness, &stats, &error);
         if (!KVT_TRUE(status == KVD_UNAVAILABLE || status == KVD_ABORTED))
             printf("    %s: %s\n", kvd_status_name(status), error.message);
-        KVT_TRUE(e2e_now() - begin < 4.0 * E2E_SLOW); /* the call's own deadline is 5 s */
+        KVT_TRUE(e2e_now() - begin < 30 * E2E_SLOW); /* the call's own deadline is a minute */
         KVT_EQ_I(kvt_wait(killer), 0);
         KVT_EQ_I(e2e_daemon_wait(&daemon_), -SIGKILL);
         KVT_NEED(e2e_daemon_restart(&daemon_));

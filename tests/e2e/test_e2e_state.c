@@ -309,7 +309,7 @@ static void srv_5_death_and_the_image(void) {
         }
         KVT_EQ(scene_stats(scheduler).state_slots_used, 1);
         puppet_kill(&worker);
-        KVT_TRUE(e2e_until(no_sequences, NULL, 5, NULL));
+        KVT_TRUE(e2e_until(no_sequences, NULL, 60, NULL));
         KVT_EQ(scene_stats(scheduler).state_slots_used, how == 1);
         KVT_EQ(scene_stats(scheduler).continuations, how == 1);
         KVT_NEED(start_worker());
@@ -347,7 +347,7 @@ static void srv_5_death_of_a_fork(void) {
     /* The fork may still be reading the slot. */
     KVT_EQ(kvd_activate(scheduler, &want, &c, &error), KVD_ABORTED);
     puppet_kill(&worker);
-    KVT_TRUE(e2e_until(no_sequences, NULL, 5, NULL));
+    KVT_TRUE(e2e_until(no_sequences, NULL, 60, NULL));
     struct kvd_stats after = scene_stats(scheduler);
     KVT_TRUE(e2e_same_resources(&before, &after));
     KVT_NEED(start_worker());

@@ -235,7 +235,7 @@ static void look_at_what_is_left(void) {
     kvd_store *store = NULL;
     uint64_t columns = 0;
     for (uint32_t i = 0; i < CLIENTS; i++) kill_member(i);
-    KVT_TRUE(e2e_until(nothing_runs, NULL, 10, NULL));
+    KVT_TRUE(e2e_until(nothing_runs, NULL, 60, NULL));
     audit_now();
     KVT_NEED(kvd_attach(admin, 0, NULL, &store, NULL) == KVD_OK);
     for (uint32_t i = 0; i < STORM_TEXTS; i++) columns += check_text(store, storm_text(i));
@@ -244,7 +244,7 @@ static void look_at_what_is_left(void) {
     KVT_TRUE(columns > 0);
     KVT_EQ(scene_stats(admin).damaged_replicas, 0);
     release_everything();
-    KVT_TRUE(e2e_until(all_available, NULL, 5, NULL));
+    KVT_TRUE(e2e_until(all_available, NULL, 60, NULL));
     audit_now();
 }
 

@@ -298,7 +298,7 @@ static void grp_4_a_worker_dies(void) {
     uint64_t seed = e2e_stream(4, 9000, 0);
     (void)run_prompt(seed, 960, 64);
     puppet_kill(&worker);
-    KVT_TRUE(e2e_until(is_over, NULL, 20, NULL));
+    KVT_TRUE(e2e_until(is_over, NULL, 60, NULL));
     KVT_NEED(puppet_start(&worker));
     worker_session = puppet_connect(&worker, &daemon_, KVD_ROLE_WORKER, 0);
     KVT_NEED(puppet_attach(&worker, 0));

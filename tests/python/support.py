@@ -53,7 +53,7 @@ DEFAULTS = {
 }
 
 
-def until(check, seconds=20.0):
+def until(check, seconds=60.0):
     """Asks check() until it holds; its last answer."""
     end = time.monotonic() + seconds
     while True:
@@ -93,7 +93,7 @@ class Kvd:
             os.path.join(self.dir, "log"), "ab"
         ) as log:
             notify.bind(path)
-            notify.settimeout(20)
+            notify.settimeout(60)
             self.process = subprocess.Popen(
                 [KVD, "--config", self._config],
                 stdin=subprocess.DEVNULL,
@@ -125,7 +125,7 @@ class Kvd:
 
     def stop(self, number=signal.SIGTERM):
         self.process.send_signal(number)
-        status = self.process.wait(30)
+        status = self.process.wait(60)
         self.process = None
         return status
 

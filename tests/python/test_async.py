@@ -92,7 +92,7 @@ class Async(KvdCase):
             begin = time.monotonic()
             with self.assertRaises(kvd.DeadlineExceeded):
                 await client.run_async(client._find([1], "", 1), timeout=0.2)
-            self.assertLess(time.monotonic() - begin, 5)
+            self.assertLess(time.monotonic() - begin, 15)
             self.kvd.thaw()
 
         self.run_in_loop(refused)
@@ -242,7 +242,7 @@ class Cold(KvdCase):
     def test_a_deadline(self):
         freeze(self.redis)
         with self.assertRaises(kvd.DeadlineExceeded):
-            self.client.load_cold(self.prompt, until=200, timeout=0.2)
+            self.client.load_cold(self.prompt, until=200, timeout=2)  # kvd has begun by then
         self.redis.send_signal(signal.SIGCONT)
         self.assertTrue(until(lambda: self.client.find(self.prompt + [1])), "it goes on")
         self.check_restored(self.client.load_cold(self.prompt, until=200))

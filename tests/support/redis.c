@@ -19,7 +19,7 @@
 #if defined(KVD_SANITIZE_ADDRESS) || defined(KVD_SANITIZE_THREAD)
 #define PATIENCE 200.0
 #else
-#define PATIENCE 20.0
+#define PATIENCE 60.0
 #endif
 
 static double seconds(void) {

@@ -43,11 +43,11 @@ configure() {
     systemctl daemon-reload || fail "daemon-reload"
 }
 
-# Asks again until it is so, for 10 s.
+# Asks again until it is so, for a minute.
 await() {
     what=$1
     shift
-    tries=200
+    tries=1200
     until "$@"; do
         tries=$((tries - 1))
         [ "$tries" -gt 0 ] || fail "waited for this in vain: $what"

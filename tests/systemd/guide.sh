@@ -33,7 +33,7 @@ stop_unit() {
     exec 7>&- 8<&-
     [ -z "$engine_pid" ] || wait "$engine_pid" || fail "the engine failed"
     run_block "$1" "$2"
-    tries=200
+    tries=1200
     while [ "$tries" -gt 0 ] && [ "$(property ActiveState)" != inactive ]; do
         tries=$((tries - 1))
         sleep 0.05
