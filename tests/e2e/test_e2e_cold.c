@@ -52,6 +52,7 @@ static bool open_hosts_with(struct e2e_setup setup, const char *lines) {
 
 /* What an engine that runs takes in time, however slowly: what it did not take would never be there. */
 #define PATIENT "timeout = 60s\nfind_time = 60s\n"
+#define HANGS "timeout = 10s\nfind_time = 2s\n" /* where one that does not run is asked, too */
 
 static bool open_hosts(struct e2e_setup setup) { return open_hosts_with(setup, PATIENT); }
 
@@ -182,7 +183,7 @@ static void check_prefetch(uint64_t seed, uint32_t n) {
 /* COLD-6, COLD-2: one call of a scheduler starts from what another host computed, from a part of it behind what is
  * here, and from what is here where the engine hangs or has gone. */
 static void cold_6_an_activation_loads_first(void) {
-    if (!KVT_TRUE(open_hosts((struct e2e_setup){ 0 }))) return;
+    if (!KVT_TRUE(open_hosts_with((struct e2e_setup){ 0 }, HANGS))) return;
     uint64_t text = e2e_stream(40, 5000, 0);
     compute(&a, text, 300);
     KVT_TRUE(await_start(&b, text, 300));
@@ -250,7 +251,7 @@ static void go_on_without(uint64_t seed) {
 
 /* COLD-5: the engine hangs, is flushed, is killed, and comes back. */
 static void cold_5_whatever_becomes_of_the_engine(void) {
-    if (!KVT_TRUE(open_hosts_with((struct e2e_setup){ 0 }, "timeout = 10s\nfind_time = 2s\n"))) return;
+    if (!KVT_TRUE(open_hosts_with((struct e2e_setup){ 0 }, HANGS))) return;
     uint64_t text = e2e_stream(5, 5000, 0);
     compute(&a, text, 400);
     KVT_TRUE(await_all(&b, text, 400, false));
