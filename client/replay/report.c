@@ -68,13 +68,13 @@ struct replay_simulated {
     struct simulated lru, answers, best, infinite;
 };
 
-/* With an arena they are as large as both together. */
+/* With an arena they are as large as both together, and serve what the pool alone can serve. */
 static bool simulate_all(const struct replay *r, struct replay_simulated *ret) {
-    uint64_t both = (uint64_t)((double)r->pool_tokens * (1 + r->options.arena / r->options.pool));
-    return !simulate_blocks(&r->trace, both, SIMULATE_LRU, &ret->lru) &&
-           !simulate_blocks(&r->trace, both, SIMULATE_LRU_ANSWERS, &ret->answers) &&
-           !simulate_blocks(&r->trace, both, SIMULATE_NEXT_USE, &ret->best) &&
-           !simulate_blocks(&r->trace, UINT64_MAX, SIMULATE_LRU, &ret->infinite);
+    uint64_t pool = r->pool_tokens, both = (uint64_t)((double)pool * (1 + r->options.arena / r->options.pool));
+    return !simulate_blocks(&r->trace, pool, both, SIMULATE_LRU, &ret->lru) &&
+           !simulate_blocks(&r->trace, pool, both, SIMULATE_LRU_ANSWERS, &ret->answers) &&
+           !simulate_blocks(&r->trace, pool, both, SIMULATE_NEXT_USE, &ret->best) &&
+           !simulate_blocks(&r->trace, pool, UINT64_MAX, SIMULATE_LRU, &ret->infinite);
 }
 
 static void report_hits(const struct replay *r, const struct replay_sums *sums, const struct replay_simulated *s) {

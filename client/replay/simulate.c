@@ -121,8 +121,9 @@ static uint64_t hit_tokens(const struct cache *c, const struct trace *t, const s
     return tokens;
 }
 
-int simulate_blocks(const struct trace *t, uint64_t pool_tokens, enum simulate_order order, struct simulated *ret) {
-    struct cache c = { .capacity = pool_tokens / t->block_tokens };
+int simulate_blocks(const struct trace *t, uint64_t pool_tokens, uint64_t cache_tokens, enum simulate_order order,
+                    struct simulated *ret) {
+    struct cache c = { .capacity = cache_tokens / t->block_tokens };
     uint64_t answers = 0;
     ret->hit_tokens = 0;
     for (uint32_t i = 0; i < t->n; i++) {

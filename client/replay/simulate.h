@@ -17,8 +17,9 @@ struct simulated {
     uint64_t hit_tokens;
 };
 
-/* 0, or 1: no memory (hit_tokens 0). Requests that do not fit the pool are left out. */
-int simulate_blocks(const struct trace *trace, uint64_t pool_tokens, enum simulate_order order,
+/* A cache of cache_tokens. Requests that do not fit a pool of pool_tokens are left out, as the replay leaves them out.
+ * 0, or 1: no memory (hit_tokens 0). */
+int simulate_blocks(const struct trace *trace, uint64_t pool_tokens, uint64_t cache_tokens, enum simulate_order order,
                     struct simulated *ret_simulated);
 
 #endif

@@ -53,6 +53,20 @@ is blocks.infinite.hit 25.00
 run 0 --trace "$work/agent" --pool 500 --speed 10
 is reuse.hit 25.00
 
+# Of 2,560 tokens the pool is 1,536, so session 2 is left out by kvd and by the simulated caches, which are larger.
+cat >"$work/long" <<'TRACE'
+{"session": 1, "t": 0, "in": 640, "out": 1, "ids": [[0, 10]]}
+{"session": 2, "t": 1, "in": 1920, "out": 1, "ids": [[0, 30]]}
+{"session": 2, "t": 2, "in": 1920, "out": 1, "ids": [[0, 30]]}
+{"session": 1, "t": 3, "in": 640, "out": 1, "ids": [[0, 10]]}
+TRACE
+run 0 --trace "$work/long" --pool 60 --arena 1000
+is skipped 2.00
+is reuse.hit 12.48           # 639 / 5120
+is blocks.lru.hit 11.25      # 576 / 5120
+is blocks.next_use.hit 11.25
+is blocks.infinite.hit 11.25
+
 echo '{"timestamp": 0, "input_length"' >"$work/broken"
 run 1 --trace "$work/broken"
 refuses "broken:1: neither a Mooncake line nor an agent line"
