@@ -201,8 +201,10 @@ KVD_API enum kvd_status kvd_cancel(kvd_client *client, const struct kvd_activati
  * images, or tenants = uid. */
 KVD_API enum kvd_status kvd_lend_pages(kvd_client *client, const struct kvd_lend *how, struct kvd_lent *ret_lent,
                                        struct kvd_error *error);
-/* Blank pages are complete now, and end a chain: they are found from then on, kept, and can be demoted.
- * KVD_INVALID_ARGUMENT: a page is not lent by the sequence, stands there twice, or is complete already. */
+/* Blank pages are complete now, and end a chain: they are found from then on, kept, and can be demoted. With a tail the
+ * last of them is written up to a column, and goes on in place as the first page of a later call, `from` this
+ * continuation. KVD_INVALID_ARGUMENT: a page is not lent by the sequence, stands there twice, or has a name already;
+ * KVD_ABORTED: what would go on in place is being copied. */
 KVD_API enum kvd_status kvd_name_lent(kvd_client *client, const struct kvd_lent_names *names,
                                       struct kvd_lent_named *ret_named, struct kvd_error *error);
 /* Gives pages back, or (again) makes them blank so that they may be overwritten. KVD_FAILED_PRECONDITION, of again: a

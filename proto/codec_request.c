@@ -149,6 +149,7 @@ static const struct codec_field lent_names_fields[] = {
     SUBS_NEW(pages, u.lent_names.pages, u.lent_names.n, KVD_MAX_LENT, codec_lent_page_map),
     U32(retention, u.lent_names.retention),
     BOOL(replace, u.lent_names.replace),
+    U32S(tail, u.lent_names.tail.tokens, u.lent_names.tail.n),
 };
 static const struct codec_map lent_names_map = CODEC_TABLE(kvd__v1__name_lent_request__descriptor, lent_names_fields);
 #undef PB

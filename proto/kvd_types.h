@@ -374,7 +374,8 @@ struct kvd_lent_names {
     uint32_t n; /* at most KVD_MAX_LENT */
     const struct kvd_lent_page *pages;
     uint32_t retention;
-    bool replace; /* `from` goes where all of it is continued and nobody uses it */
+    bool replace;         /* `from` goes where all of it is continued and nobody uses it */
+    struct kvd_tail tail; /* the tokens of the last of `pages`, which is written so far; n = 0: all are complete */
 };
 struct kvd_lent_named {
     kvd_continuation continuation;

@@ -50,6 +50,7 @@ void serve_name_lent(struct call *call) {
                                           .n = names->n,
                                           .root = names->root,
                                           .pages = names->pages,
+                                          .tail = &names->tail,
                                           .retention = names->retention,
                                           .replace = names->replace };
     struct store_refusal refusal = { 0 };

@@ -401,10 +401,9 @@ static void unpin_tails(struct store *store, struct seq *seq) {
 
 /* ---- commit ---- */
 
-/* The sequence writes behind these columns from now on: no record may name a replica that covers more. */
 static void take_over_tail(struct store *store, uint32_t p, uint32_t d, uint32_t columns) {
     if (store->pool[p].pages[d].committed != columns) page_commit(store, p, d, columns);
-    else if (record_covers_more(store, p, d) && !MUTANT(cut_replica_is_taken_over)) page_leave_host(store, p, d);
+    else page_write_on(store, p, d);
 }
 
 /* The source's references become the sequence's; what it does not keep goes. */

@@ -131,7 +131,8 @@ static void check_page(struct audit *a, uint32_t d) {
     EXPECT(page->epoch && page->epoch <= a->store->epoch, "pool %u: page %u has epoch %llu", a->pool, d,
            (unsigned long long)page->epoch);
     EXPECT(page->references || page->pins, "pool %u: PAGE-6: page %u lives without reference or pin", a->pool, d);
-    EXPECT(page->references <= 1 || page->committed == KVD_PAGE_TOKENS || MUTANT(audit_passes_shared_tails),
+    EXPECT(page->references - page->lent <= 1 || page->committed == KVD_PAGE_TOKENS ||
+               MUTANT(audit_passes_shared_tails), /* ENG-1: who lends it writes behind what the other one holds */
            "pool %u: INV-8: shared page %u has %u columns", a->pool, d, page->committed);
     EXPECT(!(page->flags & PAGE_NAMED) || (a->pool == 0 && page->committed == KVD_PAGE_TOKENS),
            "pool %u: page %u is named but not full", a->pool, d);

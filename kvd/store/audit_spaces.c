@@ -34,10 +34,12 @@ static void check_committed(struct audit *a, const struct audit_holder *h, uint3
            page->committed, h->seq ? "sequence" : "continuation", h->index, columns);
 }
 
-/* ENG-1: blank, and then nobody else's; or complete. Its block is that of the continuations that hold it. */
+/* ENG-1: blank, and then nobody else's; complete; or one continuation's at most, written up to where that ends. Its
+ * block is that of the continuations that hold it. */
 static void check_lent(struct audit *a, const struct audit_holder *h, uint32_t entry) {
     const struct page *page = &a->store->pool[h->pool].pages[entry];
-    EXPECT(page->flags & PAGE_NAMED ? page->committed == KVD_PAGE_TOKENS : !page->committed && page->references == 1,
+    EXPECT(page->flags & PAGE_NAMED ? page->committed == KVD_PAGE_TOKENS
+                                    : page->committed < KVD_PAGE_TOKENS && page->references <= 1 + !!page->committed,
            "pool %u: ENG-1: lent page %u has %u columns, %u references and %s name", h->pool, entry, page->committed,
            page->references, page->flags & PAGE_NAMED ? "a" : "no");
     EXPECT(page_on_device(page), "pool %u: ENG-1: lent page %u is not on the device", h->pool, entry);

@@ -5,7 +5,8 @@
  * A sequence that lends holds its pages in no order, each by one active reference, so that they stay on the device
  * whatever becomes of the continuations that hold them, too. Naming makes such a continuation: that is how others find
  * a page, how it is demoted, recorded and recovered, and why it stays when the sequence ends. A lent page is blank (no
- * column is committed, nobody else holds it) or complete.
+ * column is committed, nobody else holds it), complete, or written up to a column: the last page of one continuation,
+ * which has the tokens of these columns for its tail.
  */
 #include "store_internal.h"
 
@@ -109,20 +110,23 @@ static struct page *lent_page(const struct store *store, const struct seq *seq, 
     return &pool->pages[d];
 }
 
-/* Each is a lent page, and stands there once. STORE_S_PAGES: which one is not. */
+/* Each is a lent page, and stands there once. STORE_S_PAGES: which one is not. written: the first one may be so. */
 static int check_ids(const struct store *store, const struct seq *seq, const struct kvd_lent_page *pages, uint32_t n,
-                     bool blank, struct store_refusal *refusal) {
+                     bool blank, bool written, struct store_refusal *refusal) {
     uint32_t stamp = store_next_stamp(store);
     for (uint32_t i = 0; i < n; i++) {
         struct page *page = lent_page(store, seq, pages[i].page);
         if (!page || page->stamp == stamp)
             return store_refuse(refusal, STORE_E_ARGUMENT, STORE_S_LENT, 0, pages[i].page, page != NULL, i);
-        if (blank && page->committed && !MUTANT(complete_page_is_named_again))
-            return store_refuse(refusal, STORE_E_NAME, STORE_S_LENT, 0, pages[i].page, 0, 0);
+        if (blank && page->committed && !(written && i == 0) && !MUTANT(complete_page_is_named_again))
+            return store_refuse(refusal, STORE_E_NAME, STORE_S_LENT, 0, pages[i].page, page->committed, 0);
         page->stamp = stamp;
     }
     return STORE_OK;
 }
+
+static uint32_t tail_of(const struct store_lent_name *want) { return want->tail ? want->tail->n : 0; }
+static uint32_t full_of(const struct store_lent_name *want) { return want->n - (tail_of(want) > 0); }
 
 /* The continuation whose first pages the new one shares; none: the domain begins. */
 static int find_chain(const struct store *store, const struct store_lent_name *want, struct cont **ret_from,
@@ -133,7 +137,7 @@ static int find_chain(const struct store *store, const struct store_lent_name *w
     if (want->from.bits && !from)
         return store_refuse(refusal, STORE_E_STALE, STORE_S_CONTINUATION, KVD_NONE, want->from.bits, 0, 0);
     if (want->first > pages || want->n == 0 || want->n > store->row_entries - want->first ||
-        (uint64_t)(want->first + want->n) * KVD_PAGE_TOKENS > store->config.max_context)
+        (uint64_t)(want->first + full_of(want)) * KVD_PAGE_TOKENS + tail_of(want) > store->config.max_context)
         return store_refuse(refusal, STORE_E_RANGE, STORE_S_DIGEST, 0, (uint64_t)want->first + want->n, pages,
                             store->config.max_context / KVD_PAGE_TOKENS);
     if (!from) return STORE_OK;
@@ -148,6 +152,27 @@ static int find_chain(const struct store *store, const struct store_lent_name *w
     return STORE_OK;
 }
 
+static bool goes_on_in_place(const struct store *store, const struct seq *seq, const struct store_lent_name *want,
+                             const struct cont *from) {
+    if (!from || from->frontier / KVD_PAGE_TOKENS != want->first || from->frontier % KVD_PAGE_TOKENS == 0) return false;
+    return lent_page(store, seq, want->pages[0].page) ==
+           &store->pool[0].pages[space_entry(store, &from->space[0], want->first)];
+}
+
+/* The page that `from` ends in gets more columns: the ones that it has stay, and nothing may count on its end there. */
+static int check_grows(const struct store *store, const struct store_lent_name *want, const struct cont *from,
+                       struct store_refusal *refusal) {
+    const struct page *page = &store->pool[0].pages[space_entry(store, &from->space[0], want->first)];
+    bool longer = full_of(want) || tail_of(want) > page->committed;
+    if (longer && !full_of(want) && !MUTANT(written_columns_change))
+        longer = !memcmp(want->tail->tokens, from->tail.tokens, page->committed * sizeof from->tail.tokens[0]);
+    if (!longer || !from->tail_named)
+        return store_refuse(refusal, STORE_E_NAME, STORE_S_LENT, 0, want->pages[0].page, page->committed, 0);
+    if ((from->pins || from->moves || page->pins) && !MUTANT(page_grows_under_a_copy))
+        return store_refuse(refusal, STORE_E_BUSY, STORE_S_LENT, 0, want->pages[0].page, page->pins, 0);
+    return STORE_OK;
+}
+
 static int check_room(struct store *store, uint32_t pages, struct store_refusal *refusal) {
     if (conts_free(store) < 1 || !store_try(store))
         return store_refuse(refusal, STORE_E_SHORT, STORE_S_CONTINUATION, KVD_NONE, 1, conts_free(store),
@@ -157,14 +182,19 @@ static int check_room(struct store *store, uint32_t pages, struct store_refusal 
     return STORE_OK;
 }
 
-static void name_page(struct store *store, struct cont *cont, uint32_t id, const uint8_t digest[32]) {
+/* columns < 64: of a tail, and no digest names them. */
+static void name_page(struct store *store, struct cont *cont, uint32_t id, const uint8_t digest[32], uint32_t columns) {
     struct pool *pool = &store->pool[0];
     uint32_t d = pool->leases[id].owner;
     if (pool->tier) pool->tier[d].block = cont->space[0].count;
+    if (pool->pages[d].committed) page_write_on(store, 0, d);
     page_ref(pool, d, false);
-    page_commit(store, 0, d, KVD_PAGE_TOKENS);
-    pool->pages[d].flags |= PAGE_NAMED;
-    memcpy(store->digests[d], digest, 32);
+    page_commit(store, 0, d, columns);
+    if (columns == KVD_PAGE_TOKENS) {
+        pool->pages[d].flags |= PAGE_NAMED;
+        memcpy(store->digests[d], digest, 32);
+        record_page_name(store, d);
+    }
     space_append(store, &cont->space[0], &d, 1);
 }
 
@@ -179,9 +209,12 @@ static struct cont *compose(struct store *store, const struct seq *seq, const st
         for (uint32_t k = 0; k < n; k++) page_ref(&store->pool[0], run[k], false);
         space_append(store, &cont->space[0], run, n);
     }
-    for (uint32_t i = 0; i < want->n; i++) name_page(store, cont, want->pages[i].page, want->pages[i].digest.bytes);
-    cont->named = want->first + want->n;
-    cont->space[0].committed = cont->frontier = cont->named * KVD_PAGE_TOKENS;
+    for (uint32_t i = 0; i < want->n; i++)
+        name_page(store, cont, want->pages[i].page, want->pages[i].digest.bytes,
+                  i < full_of(want) ? KVD_PAGE_TOKENS : tail_of(want));
+    cont->named = want->first + full_of(want);
+    cont->space[0].committed = cont->frontier = cont->named * KVD_PAGE_TOKENS + tail_of(want);
+    if (tail_of(want)) cont->tail = *want->tail;
     cont->retention = want->retention;
     cont->tail_named = true;
     cont->tag = seq->tag;
@@ -199,17 +232,21 @@ int store_name_lent(struct store *store, store_seq handle, uint64_t lease, const
     struct cont *from = NULL, *gone = NULL;
     int rc = find_lending(store, handle, lease, &seq, refusal);
     if (rc == STORE_OK) rc = find_chain(store, want, &from, refusal);
-    if (rc == STORE_OK) rc = check_ids(store, seq, want->pages, want->n, true, refusal);
+    bool grows = rc == STORE_OK && goes_on_in_place(store, seq, want, from);
+    if (rc == STORE_OK) rc = check_ids(store, seq, want->pages, want->n, true, grows, refusal);
+    if (grows && rc == STORE_OK) rc = check_grows(store, want, from, refusal);
     if (rc == STORE_OK) rc = check_room(store, want->first + want->n, refusal);
     if (rc) return rc;
     bool replaces = want->replace && from && want->first * KVD_PAGE_TOKENS == from->frontier && !from->moves;
     struct cont *made = compose(store, seq, want, from), *cont = cont_publish_or_merge(store, made);
+    /* Of two that end in one page, the earlier one goes: its record after the other one's, so that a kill finds one. */
+    if ((replaces || (grows && !MUTANT(written_page_is_shared))) && from != cont &&
+        cont_find_unclaimed(store, want->from, &gone, NULL) == STORE_OK)
+        cont_release(store, gone, STORE_MOVED);
     uint32_t d = store->pool[0].leases[want->pages[0].page].owner;
     *ret_named =
         (struct store_lent_named){ .cont = cont_handle(store, cont), .stood = store->pool[0].pages[d].references == 1 };
     if (ret_named->stood && !MUTANT(page_without_a_chain_keeps_its_name)) blank_pages(store, want->pages, want->n);
-    if (replaces && from != cont && cont_find_unclaimed(store, want->from, &gone, NULL) == STORE_OK)
-        cont_release(store, gone, STORE_MOVED);
     store_changed(store, true);
     return STORE_OK;
 }
@@ -272,7 +309,7 @@ int store_return_lent(struct store *store, store_seq handle, uint64_t lease, con
                       uint32_t n, bool again, struct kvd_pool_view *ret_view, struct store_refusal *refusal) {
     struct seq *seq = NULL;
     int rc = find_lending(store, handle, lease, &seq, refusal);
-    if (rc == STORE_OK) rc = check_ids(store, seq, pages, n, false, refusal);
+    if (rc == STORE_OK) rc = check_ids(store, seq, pages, n, false, false, refusal);
     if (rc == STORE_OK && again) rc = check_leaves(store, pages, n, refusal);
     if (rc) return rc;
     uint32_t before = seq->space[0].count;

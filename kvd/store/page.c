@@ -151,6 +151,11 @@ void page_commit(struct store *store, uint32_t pool_index, uint32_t d, uint32_t 
     page_update(&store->pool[pool_index], d);
 }
 
+void page_write_on(struct store *store, uint32_t pool_index, uint32_t d) {
+    if (record_covers_more(store, pool_index, d) && !MUTANT(cut_replica_is_taken_over))
+        page_leave_host(store, pool_index, d);
+}
+
 /* ---- places ---- */
 
 void page_leave_if_unused(struct store *store, struct pool_batch *batch, uint32_t d) {

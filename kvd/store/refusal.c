@@ -102,8 +102,9 @@ static const char *lent_sentence(enum store_code code) {
         return "page %" PRIu64 " is not lent by this sequence, or stands in the request twice (%" PRIu64
                "): send each of its own once";
     if (code == STORE_E_NAME)
-        return "page %" PRIu64 " is complete, and has its name (%" PRIu64
-               "): return it with `again` before other bytes come into it";
+        return "page %" PRIu64 " is complete up to column %" PRIu64
+               " and has its name: return it with `again` before other bytes come into it, or, with more columns "
+               "behind the same, name it from the continuation that ends in it";
     if (code == STORE_E_BUSY)
         return "page %" PRIu64 " is read by a running sequence, or by a copy (%" PRIu64 " of them): ask again";
     return "sequence 0x%" PRIx64 " (%" PRIu64 "): one that began from nothing and has committed nothing lends its "

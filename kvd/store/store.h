@@ -552,7 +552,8 @@ int store_name_pages(struct store *store, store_seq seq, uint64_t lease, uint32_
  *
  * A sequence that began from nothing and has committed nothing can lend its pages.
  * All that it is entitled to are mapped, in no order that means anything, and its row lists them.
- * Of each page the store knows that it is blank, or complete and named.
+ * Of each page the store knows that it is blank, complete and named, or written up to a column: the tail of one
+ * continuation. Nobody reads behind that column; the engine goes on writing there.
  * Finish with release, and the end, give all back.
  * What has a name stays with the continuations that hold it.
  * A lending sequence has no boundary, no names and no checkpoint of its own (STORE_E_STATE).
@@ -569,12 +570,17 @@ int store_lend(struct store *store, store_seq seq, uint64_t lease, bool adopt, s
                struct store_refusal *refusal);
 
 /* The bytes of n blank pages are complete: they continue the first `first` pages of `from` (none: 0, and the domain
- * begins) and make a continuation with those. replace: `from` goes, where all of it is continued and nobody uses it. */
+ * begins) and make a continuation with those. replace: `from` goes, where all of it is continued and nobody uses it.
+ * tail: of the last of the pages only so many columns are written, with these tokens.
+ * The page that `from` ends in may stand first, with all full pages of `from` before it. Then it has more columns now,
+ * the old ones as they were, and `from` goes. STORE_E_NAME: it has not more, or other tokens; STORE_E_BUSY: something
+ * copies from it. */
 struct store_lent_name {
     store_cont from;
     uint32_t first, n;
     struct kvd_root root;              /* without `from` */
     const struct kvd_lent_page *pages; /* n, blank, each once */
+    const struct kvd_tail *tail;       /* NULL or none: all are complete. The last page's digest is not read then */
     uint32_t retention;
     bool replace;
 };

@@ -493,6 +493,8 @@ void page_leave_host(struct store *store, uint32_t pool, uint32_t descriptor);
 void page_lose(struct store *store, uint32_t pool, uint32_t descriptor);
 /* Sets committed columns; fewer than before = a new epoch, and the name goes (PAGE-8). */
 void page_commit(struct store *store, uint32_t pool, uint32_t descriptor, uint32_t columns);
+/* Somebody writes behind its columns from now on: no record may name a replica that covers more. */
+void page_write_on(struct store *store, uint32_t pool, uint32_t descriptor);
 
 /* ---- space.c ---- */
 

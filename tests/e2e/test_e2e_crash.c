@@ -135,26 +135,38 @@ static enum kvd_status demote(kvd_continuation c, bool keep_device, int text, ui
     return status;
 }
 
-/* Pages [first, end) of text E, which the sequence lends: written, and named. */
+/* From page `first` to this token of text E, in pages that the sequence lends: written, and named. */
 static enum kvd_status lent_on(const struct kvd_activated *a, kvd_continuation from, uint32_t first, uint32_t end,
                                struct kvd_lent_page *pages, kvd_continuation *ret_cont) {
+    uint32_t n = (end + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS, full = end / KVD_PAGE_TOKENS;
     PagedKVLayerView view;
     struct kvd_lent_named named = { 0 };
     struct kvd_root root = e2e_root();
-    e2e_write_columns(store, 0, a->pool[0].row, seed_of(E), first * KVD_PAGE_TOKENS, end * KVD_PAGE_TOKENS);
+    e2e_write_columns(store, 0, a->pool[0].row, seed_of(E), first * KVD_PAGE_TOKENS, end);
     enum kvd_status status = kvd_store_layer_view(store, 0, 0, a->pool[0].row, &view, NULL);
     if (status != KVD_OK) return status;
-    kvd_chain *chain = e2e_chain(seed_of(E), end * KVD_PAGE_TOKENS);
-    for (uint32_t i = first; i < end; i++)
-        pages[i] = (struct kvd_lent_page){ (uint32_t)view.block_table[i], kvd_chain_digests(chain)[i] };
-    struct kvd_lent_names names = { a->sequence, from, first, root, end - first, pages + first, 1, true };
+    kvd_chain *chain = e2e_chain(seed_of(E), end);
+    for (uint32_t i = first; i < n; i++) {
+        pages[i] = (struct kvd_lent_page){ .page = (uint32_t)view.block_table[i] };
+        if (i < full) pages[i].digest = kvd_chain_digests(chain)[i];
+    }
+    struct kvd_lent_names names = { .sequence = a->sequence,
+                                    .from = from,
+                                    .first = first,
+                                    .root = root,
+                                    .n = n - first,
+                                    .pages = pages + first,
+                                    .retention = 1,
+                                    .replace = true };
+    e2e_tail(seed_of(E), end, &names.tail);
     status = kvd_name_lent(client, &names, &named, NULL);
     kvd_chain_free(chain);
     *ret_cont = named.continuation;
     return status;
 }
 
-/* ENG-1, ENG-2, ENG-4: an engine that hands out pages itself names some, goes on from them, and wants them again. */
+/* ENG-1, ENG-2, ENG-4: an engine that hands out pages itself names some, also one that is written up to a column, goes
+ * on from them, and wants them again. */
 static void lending_script(void) {
     struct kvd_activated a;
     struct kvd_lent lent;
@@ -163,13 +175,14 @@ static void lending_script(void) {
     struct kvd_activation want = want_of((kvd_continuation){ 0 }, false, 0, 256);
     STEP(kvd_activate(client, &want, &a, NULL));
     STEP(kvd_lend_pages(client, &(struct kvd_lend){ a.sequence, false }, &lent, NULL));
-    STEP(lent_on(&a, (kvd_continuation){ 0 }, 0, 2, pages, &ce));
-    STEP(demote(ce, true, E, 128));
+    STEP(lent_on(&a, (kvd_continuation){ 0 }, 0, 138, pages, &ce));
+    STEP(demote(ce, true, E, 138));
     durable[E].tokens = 0;
-    STEP(lent_on(&a, ce, 2, 3, pages, &ce));
+    STEP(lent_on(&a, ce, 2, 150, pages, &ce));
+    STEP(lent_on(&a, ce, 2, 192, pages, &ce));
     STEP(demote(ce, false, E, 192));
     STEP(kvd_return_lent(client, &(struct kvd_lent_return){ a.sequence, true, 3, pages }, NULL));
-    STEP(lent_on(&a, (kvd_continuation){ 0 }, 0, 1, pages, &ce)); /* a page of it, once more, while the sequence runs */
+    STEP(lent_on(&a, (kvd_continuation){ 0 }, 0, 64, pages, &ce)); /* a page of it again, while the sequence runs */
     STEP(kvd_finish(client, &(struct kvd_finish){ .sequence = a.sequence }, &(struct kvd_finished){ 0 }, NULL));
     whole = true;
 }

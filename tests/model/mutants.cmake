@@ -81,7 +81,7 @@ kvd_mutants(mutant_store_import NAMES
             import_reads_past_the_arena import_remembers_what_went import_shares_tails import_takes_short_replicas)
 kvd_mutants(mutant_model_tier ARGUMENTS -c tier NAMES recovery_keeps_the_nameless)
 kvd_mutants(mutant_store_lent NAMES complete_page_is_named_again lent_page_is_unprotected needed_page_is_overwritten
-            page_without_a_chain_keeps_its_name)
+            page_grows_under_a_copy page_without_a_chain_keeps_its_name written_columns_change written_page_is_shared)
 kvd_mutants(mutant_store_window NAMES
             fork_behind_a_window offered_behind_a_window passed_page_is_nobodys shallower_tail_is_not_asked_for
             shared_window_is_not_replaced torn_sequence_is_recorded victims_stay_in_the_window

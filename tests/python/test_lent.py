@@ -48,6 +48,9 @@ def engine():
         write(store, page, i + 1)
     first, _ = lent.name(pages[:4], chain_of(1, 4), "engine")
     lent.name(pages[4:6], chain_of(2, 6)[4:], source=first, first=2)  # its own digests: it branches off behind page 1
+    tail = tokens(1, 5 * PAGE)[4 * PAGE :]
+    written, _ = lent.name(pages[9:10], [], source=first, first=4, tail=tail[:7])
+    lent.name(pages[9:10], [], source=written, first=4, tail=tail[:9])  # it goes on in place
     other, _ = lent.name(pages[6:9], chain_of(3, 3), "engine")
     client.demote(other, keep_device=True)
     client.demote(first, keep_device=True)
@@ -91,7 +94,7 @@ class Lent(KvdCase):
             self.assertEqual(mine.adopted, set())
         self.kill(process)
         self.assertTrue(until(lambda: client.stats().pool[0].lent == 0))
-        self.assertEqual(client.stats().pool[0].allocated, 9)
+        self.assertEqual(client.stats().pool[0].allocated, 10)
         with client.lend(4, domain="engine") as lent:
             self.assertEqual(lent.adopted, set(pages[:9]))
             self.assertEqual(len(lent.pages), 13)
@@ -109,7 +112,16 @@ class Lent(KvdCase):
                 lent.blank(pages[:1])
             lent.give_back(pages[6:9])
             self.assertEqual(client.stats().pool[0].lent, 10)
-        self.assertEqual(client.stats().pool[0].allocated, 9)
+        self.assertEqual(client.stats().pool[0].allocated, 10)
+        prompt = tokens(1, 5 * PAGE)
+        with client.activate(prompt, 8, domain="engine") as sequence:  # what was written of the last page, and no more
+            self.assertEqual(sequence.cached, 4 * PAGE + 9)
+            table = [int(page) for page in sequence.block_table(store)[:5]]
+            self.assertEqual(table[:4], pages[:4])
+            self.assertNotEqual(table[4], pages[9])
+            for layer in range(2):
+                self.assertTrue((store.k[layer].numpy()[table[4]][:, :9] == 10 + layer).all())
+                self.assertTrue((store.v[layer].numpy()[table[4]][:, :9] == 110 + layer).all())
 
     def test_eng_2_quarantined_until_the_exit_is_proven(self):
         process, first, pages = self.start_engine()

@@ -42,6 +42,17 @@ static void srv_1_eng_1_a_message_that_comes_twice(void) {
     kvd_continuation made = r.u.lent_named.continuation;
     KVT_NEED(fx_call_as_is(p, &names, &r));
     KVT_TRUE(r.status == KVD_OK && r.u.lent_named.continuation.bits == made.bits);
+    struct msg_request tail = { .type = FRAME_NAME_LENT,
+                                .u.lent_names = { .sequence = a.sequence,
+                                                  .from = made,
+                                                  .first = 2,
+                                                  .n = 1,
+                                                  .pages = three + 2,
+                                                  .tail = { .n = 2, .tokens = { 8, 9 } } } };
+    KVT_EQ(ask(p, &tail), KVD_OK); /* written up to a column, once */
+    kvd_continuation written = r.u.lent_named.continuation;
+    KVT_NEED(fx_call_as_is(p, &tail, &r));
+    KVT_TRUE(r.status == KVD_OK && r.u.lent_named.continuation.bits == written.bits);
     struct msg_request back = { .type = FRAME_RETURN_LENT, .u.lent_return = { a.sequence, false, 1, three } };
     KVT_EQ(ask(p, &back), KVD_OK);
     KVT_NEED(fx_call_as_is(p, &back, &r));
@@ -84,16 +95,26 @@ static void srv_5_eng_2_the_engine_dies(void) {
     struct msg_request names = name_of(lend(p, 6), 3);
     KVT_EQ(ask(p, &names), KVD_OK);
     kvd_continuation made = r.u.lent_named.continuation;
+    static const struct kvd_lent_page last = { 3, { { 0 } } };
+    KVT_EQ(ask(p, REQUEST(FRAME_NAME_LENT, .u.lent_names = { .sequence = names.u.lent_names.sequence,
+                                                             .from = made,
+                                                             .first = 3,
+                                                             .n = 1,
+                                                             .pages = &last,
+                                                             .tail = { .n = 1, .tokens = { 8 } } })),
+           KVD_OK);
+    kvd_continuation written = r.u.lent_named.continuation;
     fx_cut(p);
     fx_settle(&fx, NULL);
     KVT_EQ(fx_stats(next).pool[0].lent, 6);
     KVT_EQ(fx_stats(next).pool[0].allocated, 6);
     fx_kill(p);
     KVT_EQ(fx_stats(next).pool[0].lent, 0);
-    KVT_EQ(fx_stats(next).pool[0].allocated, 3);
-    KVT_EQ(fx_stats(next).continuations, 1);
+    KVT_EQ(fx_stats(next).pool[0].allocated, 4);
+    KVT_EQ(fx_stats(next).continuations, 2);
     lend(next, 2);
     KVT_EQ(r.u.lent.adopted, 3);
+    KVT_EQ(ask(next, REQUEST(FRAME_RELEASE, .u.continuation = { .continuation = written })), KVD_OK);
     KVT_EQ(ask(next, REQUEST(FRAME_RELEASE, .u.continuation = { .continuation = made })), KVD_OK);
     KVT_EQ(fx_stats(next).pool[0].allocated, 5); /* they are lent, and stay */
     KVT_EQ(fx_audit(&fx), 0);

@@ -323,10 +323,17 @@ def lent_pages(pages: Sequence[int], digests: Sequence[bytes] = ()) -> List[Dict
 
 
 def name_lent(
-    sequence: int, source: int, first: int, root: types.Root, pages: List[Dict[str, Any]], retention: int, replace: bool
+    sequence: int,
+    source: int,
+    first: int,
+    root: types.Root,
+    pages: List[Dict[str, Any]],
+    retention: int,
+    replace: bool,
+    tail: Sequence[int] = (),
 ) -> Request:
     return Request("NameLent", **{"sequence": sequence, "from": source, "first": first, "root": root_fields(root),
-                                  "pages": pages, "retention": retention, "replace": replace})
+                                  "pages": pages, "retention": retention, "replace": replace, "tail": _tail(tail)})
 
 
 def read_chain(body: Any) -> Tuple[List[Optional[int]], List[bytes]]:

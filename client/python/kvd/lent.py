@@ -4,6 +4,7 @@
     lent = client.lend(pages=4096)          # blank ones, and (adopted) those that an earlier engine named
     ...                                     # write KV into store.k[layer][page]
     chain, stood = lent.name(pages, digests, root)       # complete: found from now on, kept when this process dies
+    chain, stood = lent.name([page], [], source=chain, first=len(pages), tail=tokens)  # ... and written up to a column
     client.demote(chain)                    # in the host arena, too
     lent.blank(pages)                       # and now they may be overwritten
 """
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, List, Sequence as Seq, Tuple, Union
 from . import _messages as messages
 from . import types
 from .errors import InvalidArgument
-from .names import DomainLike, domain_of
+from .names import DIGEST_BYTES, DomainLike, domain_of
 
 if TYPE_CHECKING:
     from .client import Client
@@ -39,11 +40,18 @@ class LentPages:
         first: int = 0,
         retention: int = 0,
         replace: bool = False,
+        tail: Seq[int] = (),
     ) -> Tuple[int, bool]:
         """The bytes of these blank pages are complete: they continue the first `first` pages of the continuation `source`
         (0: the domain begins). The continuation of all of them; and whether an equal one was there on the device, in
-        whose place these stay blank. replace: `source` goes where all of it is continued."""
+        whose place these are blank. replace: `source` goes where all of it is continued.
+
+        tail: the last page is written up to a column, these are its tokens, and it has no digest. It goes on in place:
+        name it again as the first page behind the full ones of the continuation that ends in it, with more tokens behind
+        the same, or with its digest when it is complete; that continuation goes then. Aborted: it is being copied."""
         stood = False
+        if tail:
+            digests = [*digests, bytes(DIGEST_BYTES)]
         root = types.Root() if source else _root(domain)
         for at in range(0, len(pages), messages.MAX_LENT):
             part = slice(at, at + messages.MAX_LENT)
@@ -55,6 +63,7 @@ class LentPages:
                 messages.lent_pages(pages[part], digests[part]),
                 retention,
                 replace or at > 0,
+                tail if at + messages.MAX_LENT >= len(pages) else (),
             )
             reply = self._client._ask(request)
             source, first, root, stood = reply.continuation, first + len(pages[part]), types.Root(), reply.stood
