@@ -109,6 +109,7 @@ static const struct codec_field store_fields[] = {
     SUBS_CUT(state, state, region_map),
     TEXT(fd_socket, fd_socket),
     U64(fd_token, fd_token),
+    BOOL(pages_outlive, pages_outlive),
 };
 static const struct codec_map store_map = CODEC_TABLE(kvd__v1__store_info__descriptor, store_fields);
 #undef PB

@@ -182,6 +182,7 @@ struct kvd_store_info {
     struct kvd_region_info state[KVD_MAX_RANKS]; /* slot s begins at s * state_stride */
     uint64_t capacity_tokens;                    /* M * 64 */
     bool lease_growth;
+    bool pages_outlive; /* device pages outlive this kvd (export = vmm): the next one may take them over */
     kvd_digest geometry;
     char fd_socket[108]; /* path of the socket of descriptors; "": no region needs one */
     uint64_t fd_token;   /* one-time, for this session; a bearer token */

@@ -95,6 +95,7 @@ static void show_store(struct ctl *ctl, const struct kvd_store_info *info) {
         { "draft_window", "draft window", false, 0 },
         { "map_ahead", "pages mapped ahead", false, 0 },
         { "lease_growth", "entitlement grows by leases", false, 0 },
+        { "pages_outlive", "device pages outlive kvd", false, 0 },
         { "state_bytes_text", "state image", false, 0 },
         { "geometry", "geometry digest", false, 0 },
     };
@@ -110,6 +111,7 @@ static void show_store(struct ctl *ctl, const struct kvd_store_info *info) {
     out_put_u64(o, "draft_window", info->draft_window);
     out_put_u64(o, "map_ahead", info->map_ahead);
     cJSON_AddBoolToObject(o, "lease_growth", info->lease_growth);
+    cJSON_AddBoolToObject(o, "pages_outlive", info->pages_outlive);
     out_put_bytes(o, "state_bytes", info->state_bytes);
     cJSON_AddStringToObject(o, "geometry", digest);
     out_facts(ctl->out, "store", lines, N(lines), o);

@@ -110,6 +110,7 @@ static void describe_store(const struct config *c, const struct plan *plan, stru
     info->state_stride = p->state_stride;
     info->capacity_tokens = plan->capacity.tokens;
     info->lease_growth = c->lease_growth != 0;
+    info->pages_outlive = p->id != 0;
     geom_digest(&plan->spec, &plan->capacity.layout, info->geometry.bytes);
     for (uint32_t i = 0; i < p->n_pools; i++) describe_pool(c, plan, p, i);
     for (uint32_t r = 0; r < p->n_ranks && p->state_slots; r++)

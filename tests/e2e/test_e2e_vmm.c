@@ -318,6 +318,7 @@ static void srv_3_tokens_are_good_once_and_for_one_process(void) {
     if (!open_stage(&(struct e2e_setup){ .more = VMM })) return;
     kvd_client *observer = e2e_connect(&daemon_, KVD_ROLE_OBSERVER, "observer");
     KVT_EQ(kvd_describe(observer, &info, NULL), KVD_OK);
+    KVT_TRUE(info.pages_outlive);
     KVT_EQ(info.fd_token, 0);
     KVT_EQ(info.fd_socket[0], 0);
     KVT_EQ(kvd_describe(scheduler, &info, NULL), KVD_OK);

@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -75,6 +76,21 @@ def freeze(process):
     assert until(lambda: all(map(is_stopped, os.listdir(tasks))))
 
 
+# How many descriptors, these, and a command that gets them from 3 on.
+_BEGIN_AT_3 = """
+import fcntl, os, sys
+n = int(sys.argv[1])
+fds = [int(fd) for fd in sys.argv[2 : 2 + n]]
+above = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3 + n) for fd in fds]
+for fd in fds:
+    os.close(fd)
+for i, fd in enumerate(above):
+    os.dup2(fd, 3 + i)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(n))
+os.execv(sys.argv[2 + n], sys.argv[2 + n :])
+"""
+
+
 class Kvd:
     def __init__(self, **settings):
         self.dir = tempfile.mkdtemp(prefix="kvd-python-")
@@ -84,6 +100,7 @@ class Kvd:
             text = CONFIG.format(**{**DEFAULTS, **settings}, socket=self.socket)
             file.write(text.replace("layers = None\n", ""))  # groups say it
         self.process, self.shm = None, set()
+        self._kept = {}  # name -> descriptor, as systemd keeps them for a service (export = vmm)
         self.start()
 
     def start(self):
@@ -94,21 +111,36 @@ class Kvd:
         ) as log:
             notify.bind(path)
             notify.settimeout(60)
+            kept = list(self._kept.values())
+            with_kept = [sys.executable, "-c", _BEGIN_AT_3, *map(str, [len(kept), *kept])] if kept else []
             self.process = subprocess.Popen(
-                [KVD, "--config", self._config],
+                [*with_kept, KVD, "--config", self._config],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "NOTIFY_SOCKET": path},
+                env={**os.environ, "NOTIFY_SOCKET": path, "LISTEN_FDNAMES": ":".join(self._kept)},
+                pass_fds=kept,
             )
             try:
-                while b"READY=1" not in notify.recv(4096):
+                while not self._hear(notify):
                     pass
             except socket.timeout:
                 raise AssertionError(f"kvd did not start: {self.log()}") from None
             finally:
                 os.unlink(path)
         self.shm |= self._mapped_shm()
+
+    def _hear(self, notify):
+        """Whether kvd is ready. sd_notify(3): FDSTORE, FDSTOREREMOVE; a descriptor of BARRIER is closed."""
+        text, fds, _, _ = socket.recv_fds(notify, 4096, 1)
+        said = dict(line.split("=", 1) for line in text.decode().splitlines())
+        if "FDSTOREREMOVE" in said and said["FDNAME"] in self._kept:
+            os.close(self._kept.pop(said["FDNAME"]))
+        elif "FDSTORE" in said:
+            self._kept[said["FDNAME"]] = fds.pop()
+        for fd in fds:
+            os.close(fd)
+        return "READY" in said
 
     def _mapped_shm(self):
         """Its objects in /dev/shm; those of the arena outlive it."""
@@ -153,6 +185,8 @@ class Kvd:
         for path in self.shm:
             if "-arena" in path and os.path.exists(path):
                 os.unlink(path)
+        while self._kept:
+            os.close(self._kept.popitem()[1])
         shutil.rmtree(self.dir, ignore_errors=True)
 
 

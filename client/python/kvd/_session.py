@@ -130,6 +130,11 @@ class Session:
     def deadline(self, timeout: Optional[float] = None) -> int:
         return now_ns() + int((self.timeout if timeout is None else timeout) * 1e9)
 
+    def peer_pid(self) -> int:
+        """Of kvd's process; 0: there is no connection now, or it is in another namespace."""
+        with self._lock:
+            return self._wire.peer_pid() if self._wire is not None else 0
+
     def run(self, steps: Steps[T], timeout: Optional[float] = None) -> T:
         """Drives an operation to its end; each of its messages may take `timeout` seconds."""
         from .call import Call  # which imports this module

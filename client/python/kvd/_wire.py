@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+import struct
 import time
 from typing import Iterator, Optional, Tuple
 
@@ -20,6 +21,7 @@ from .errors import DeadlineExceeded, InvalidArgument, PermissionDenied, Unavail
 _BUFFER = 4 * FRAME_LIMIT
 _STREAM_EVERY = 32  # of a ring that always has something: what came on the stream meanwhile must not wait for ever
 _ROOM_MS = 1.0  # between two looks for room in a ring
+_CREDENTIALS = struct.Struct("iII")  # ucred: process, user, group
 
 
 def now_ns() -> int:
@@ -99,6 +101,11 @@ class Wire:
 
     def fileno(self) -> int:
         return self._socket.fileno()
+
+    def peer_pid(self) -> int:
+        """0: it is in another namespace of processes."""
+        found = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        return int(_CREDENTIALS.unpack(found)[0])
 
     def wait_readable(self, deadline_ns: int) -> bool:
         """False: not by then, or nudged. One thread at a time."""

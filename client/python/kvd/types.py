@@ -576,6 +576,7 @@ class StoreInfo:
     state_bytes: int
     capacity_tokens: int
     lease_growth: bool
+    pages_outlive: bool  #: device pages outlive this kvd: the next one may take them over
     geometry: bytes
     state_slots: int
     state_stride: int

@@ -20,10 +20,9 @@ import zlib
 from hashlib import blake2b
 from typing import Any, Dict, Iterator, List, Optional, Sequence as Seq, Tuple
 
-from . import types
 from ._blocks import Blocks, Held
 from .client import Client, connect
-from .errors import Error, FailedPrecondition, InvalidArgument, Unimplemented
+from .errors import Error, FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted, Unimplemented
 from .names import DIGEST_BYTES, PAGE_TOKENS, Domain, tokens_of
 
 try:
@@ -35,6 +34,7 @@ try:
         SupportsHMA,
     )
     from vllm.v1.core import kv_cache_utils
+    from vllm.v1.request import RequestStatus
 except ImportError as missing:
     raise Unimplemented(f"kvd.vllm needs vLLM 0.32 or newer: {missing}") from missing
 
@@ -76,7 +76,6 @@ class _Kvd:
     def __init__(self, config: Any, cache: Any) -> None:
         options = config.kv_transfer_config.kv_connector_extra_config
         self.domain = _domain_of(config, options)
-        self.root = types.Root(self.domain.root(), self.domain.label)
         self.keeps = bool(options.get("keep", True))
         self.n_blocks, self.layers = cache.num_blocks, _layers_of(config, cache)
         self.bytes = {tensor.size for tensor in cache.kv_cache_tensors}.pop()
@@ -87,16 +86,17 @@ class _Kvd:
             self._check_store()
             self.memory = self._map()
             reserve = int(options.get("reserve_pages", 0)) or -(-config.model_config.max_model_len // PAGE_TOKENS)
-            self.blocks = self._lend(reserve)
+            self.blocks = Blocks.of_all(self.client, self.domain, reserve, timeout)
         except BaseException:
             self.client.close()
             raise
+        self.is_lost = False
         self.chains = self.blocks.adopt()
         if 0 not in self.blocks.lent.pages:
             raise FailedPrecondition("page 0 of kvd is in use, and vLLM writes into its block 0 whatever comes: free it first")
         self.blocks.reuse([0])
         self._sums = {block: self._sum(block) for block in self.blocks.lent.adopted if self.blocks.is_complete(block)}
-        kv_cache_utils.hash_block_tokens = _names_of(self.root.digest)
+        kv_cache_utils.hash_block_tokens = _names_of(self.domain.root())
 
     def _check_store(self) -> None:
         pool = self.client.describe().pool[0]
@@ -118,17 +118,6 @@ class _Kvd:
         """All of vLLM's buffer: the planes of the first layer begin it."""
         address = self.store.k[0].numpy().__array_interface__["data"][0]
         return (ctypes.c_char * self.bytes).from_address(address)
-
-    def _lend(self, reserve: int) -> Blocks:
-        free = self.client.stats().pool[0].available
-        if free <= reserve:
-            raise FailedPrecondition(
-                f"kvd has {free} free pages and {reserve} are kept for what comes back from the arena: release "
-                "continuations (kvdctl release), or give kvd more capacity"
-            )
-        lent = self.client.lend(free, adopt=True, domain=self.domain)
-        lent.give_back(sorted(lent.pages - lent.adopted)[-reserve:])  # and not page 0, which vLLM must have
-        return Blocks(self.client, lent, self.root)
 
     def _layer(self, layer: int) -> Any:
         import numpy
@@ -191,7 +180,6 @@ class KvdConnector(KVConnectorBase_V1, SupportsHMA):
         self._kvd = _kvd_of(vllm_config, kv_cache_config)
         self._next = _Step()
         self._held: Dict[str, Held] = {}
-        self._is_lost = False
         self._pool: Any = None
 
     @classmethod
@@ -243,12 +231,13 @@ class KvdConnector(KVConnectorBase_V1, SupportsHMA):
 
     def _try(self, what: Any) -> None:
         """Without kvd vLLM goes on in its memory, which nobody takes away; what is computed has no names then."""
-        if self._is_lost:
+        if self._kvd.is_lost:
             return
         try:
             what()
         except Error as error:
-            self._is_lost = not isinstance(error, (FailedPrecondition, InvalidArgument))
+            refused = (FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted)
+            self._kvd.is_lost = not isinstance(error, refused)
             _log.warning("kvd: %s", error)
 
     # ---- scheduler ----
@@ -305,14 +294,14 @@ class KvdConnector(KVConnectorBase_V1, SupportsHMA):
         self._let_go(request.request_id)
         self._try(lambda: self._look(request, num_computed_tokens))
         held = self._held.get(request.request_id)
-        return (len(held.pages) * PAGE_TOKENS - num_computed_tokens if held else 0), False
+        return (held.tokens - num_computed_tokens if held else 0), False
 
     def _look(self, request: Any, computed: int) -> None:
         tokens = request.prompt_token_ids
         if not tokens or getattr(request, "lora_request", None) or request.mm_features or request.cache_salt:
             return  # its digests are vLLM's own
         hits = self._kvd.client.find(tokens, domain=self._kvd.domain, limit=1)
-        usable = hits[0].usable // PAGE_TOKENS * PAGE_TOKENS if hits else 0
+        usable = hits[0].usable if hits else 0
         if usable <= computed:
             return
         held = self._kvd.blocks.hold(hits[0], usable)
@@ -345,8 +334,8 @@ class KvdConnector(KVConnectorBase_V1, SupportsHMA):
         if not num_external_tokens:
             self._let_go(request.request_id)
             return
-        end = len(held.pages)
-        ids = blocks.get_block_ids()[0][end - num_external_tokens // PAGE_TOKENS : end]
+        first = (held.tokens - num_external_tokens) // PAGE_TOKENS
+        ids = blocks.get_block_ids()[0][first : len(held.pages)]
         self._next.loads.append((self._held.pop(request.request_id), list(ids)))
 
     def build_connector_meta(self, scheduler_output: Any) -> Any:
@@ -355,10 +344,27 @@ class KvdConnector(KVConnectorBase_V1, SupportsHMA):
 
     def request_finished(self, request: Any, block_ids: List[int]) -> Tuple[bool, Optional[Dict[str, Any]]]:
         self._let_go(request.request_id)
-        full = min(len(request.block_hashes), request.num_computed_tokens // PAGE_TOKENS)
-        if self._kvd.keeps and full:
-            self._try(lambda: self._kvd.blocks.keep(request.block_hashes[full - 1]))
+        if request.num_computed_tokens:
+            self._try(lambda: self._end(request, block_ids))
         return False, None
+
+    def _end(self, request: Any, block_ids: List[int]) -> None:
+        """What it has computed is found to its last token, and kept."""
+        tokens = request.all_token_ids
+        known = min(request.num_computed_tokens, len(tokens) - 1)
+        full = min(len(request.block_hashes), known // PAGE_TOKENS)
+        digests, tail = list(request.block_hashes[:full]), list(tokens[full * PAGE_TOKENS : known])
+        chain = None
+        if 0 < len(tail) < PAGE_TOKENS and self._is_whole(request) and full < len(block_ids):
+            chain = self._kvd.blocks.end(digests, tail, block_ids[full])
+        if self._kvd.keeps and (digests or chain):
+            self._kvd.blocks.keep(digests[-1] if digests else b"", chain)
+
+    @staticmethod
+    def _is_whole(request: Any) -> bool:
+        """All columns before its last token are computed: no step was under way with it; and its names are of tokens alone."""
+        ended = request.status in (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED)
+        return ended and not (getattr(request, "lora_request", None) or request.mm_features or request.cache_salt)
 
     def request_finished_all_groups(self, request: Any, block_ids: Any) -> Tuple[bool, Optional[Dict[str, Any]]]:
         return self.request_finished(request, block_ids[0])
