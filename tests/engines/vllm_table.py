@@ -20,7 +20,7 @@ from support import Kvd, tokens, until
 
 HEAD = ("model", "tokens of prompt", "killed", "at token", "reused", "recomputed", "equal", "first token, ms",
         "computed anew, ms")
-BLOCKS, PROMPT, OUTPUT, AT = 64, 300, 150, 100
+BLOCKS, PROMPT, OUTPUT, AT, ENDED = 64, 300, 150, 100, 130
 VOCABULARY = 512
 
 
@@ -62,13 +62,12 @@ class Table:
         self.folder = folder
         os.environ["PYTHONHASHSEED"] = "random"
         with self.engine(None) as plain:
-            self.expected = {seed: run(plain, prompt(seed), OUTPUT)[0] for seed in (1, 2)}
-            self.anew = {n: run(plain, prompt(20 + n, n), 1)[2] for n in (PROMPT, PROMPT + AT)}
+            self.expected = {seed: run(plain, prompt(seed), OUTPUT)[0] for seed in (1, 2, 3, 4)}
+            self.anew = {n: run(plain, prompt(20 + n, n), 1)[2] for n in (PROMPT, PROMPT + AT, PROMPT + ENDED)}
             self.fill = {seed: run(plain, prompt(seed, 700), 5)[0] for seed in range(10, 18)}
-        self.daemon = Kvd(
-            layers=3, kv_heads=2, head_dim=64, tokens=64 * BLOCKS, max_context=64 * BLOCKS,
-            more="[host]\narena = 64MiB\n",
-        )
+
+    def run_kvd(self, more):
+        self.daemon = Kvd(layers=3, kv_heads=2, head_dim=64, tokens=64 * BLOCKS, max_context=64 * BLOCKS, more=more)
 
     def engine(self, socket):
         arguments = [self.folder, str(BLOCKS), *([socket] if socket else [])]
@@ -77,20 +76,34 @@ class Table:
     def start(self):
         return self.engine(self.daemon.socket)
 
-    def row(self, killed, engine, ids, seen, expected):
+    def row(self, killed, engine, ids, seen, expected, behind=2 * kvd.PAGE_TOKENS):
         made, reused, first = run(engine, ids + seen, len(expected) - len(seen))
         known = len(ids) + len(seen)
         assert seen + made == expected, f"{killed}: the tokens differ from those of an undisturbed run"
-        assert known - reused <= 2 * kvd.PAGE_TOKENS, f"{killed}: {known - reused} tokens recomputed"
+        assert known - reused <= behind, f"{killed}: {known - reused} tokens recomputed"
         return ("qwen3", len(ids), killed, len(seen), reused, known - reused, "yes", round(first),
                 round(self.anew[known]))
 
     def rows(self):
+        for rows, more in ((self.rows_of_an_arena, "[host]\narena = 64MiB\n"),
+                           (self.rows_of_pages_that_outlive, "[devices]\nexport = vmm\n")):
+            self.run_kvd(more)
+            try:
+                yield from rows()
+                self.audit()
+            finally:
+                self.daemon.free()
+
+    def rows_of_an_arena(self):
         with self.start() as a:
+            for seed in (3, 4):
+                assert run(a, prompt(seed), ENDED)[0] == self.expected[seed][:ENDED]
+            yield self.row_of_an_end("nothing: goes on", a, 3)
             seen = self.run_until_killed(a, 1)
         self.proven()
         with self.start() as b:
             yield self.row("vLLM", b, prompt(1), seen, self.expected[1])
+            yield self.row_of_an_end("vLLM, then: goes on", b, 4)
             for seed, expected in self.fill.items():  # more than there are blocks
                 assert run(b, prompt(seed, 700), 5)[0] == expected, "tokens differ while blocks are evicted"
             yield self.row("nothing: evicted", b, prompt(1), [], self.expected[1])
@@ -100,7 +113,32 @@ class Table:
         self.daemon.start()
         with self.start() as c:
             yield self.row("kvd and vLLM, before", c, prompt(1), [], self.expected[1])
-        self.audit()
+            self.go_on_without_kvd(c, 2)
+            for seed, expected in self.fill.items():  # it overwrites what had names in the kvd that is gone
+                assert run(c, prompt(seed, 700), 5)[0] == expected, "tokens differ while blocks are evicted"
+        with self.start() as d:
+            yield self.row("kvd alone, then vLLM; before", d, prompt(1), [], self.expected[1])
+
+    def row_of_an_end(self, killed, engine, seed):
+        """A request goes on where another one has ended: all that one has computed is there."""
+        return self.row(killed, engine, prompt(seed), self.expected[seed][:ENDED], self.expected[seed], behind=1)
+
+    def rows_of_pages_that_outlive(self):
+        """The pages of the kvd that is gone are the next one's. There is no arena."""
+        with self.start() as a:
+            assert run(a, prompt(1), OUTPUT)[0] == self.expected[1]
+            self.go_on_without_kvd(a, 2)
+        with self.start() as b:
+            yield self.row("kvd alone, then vLLM; export = vmm", b, prompt(2), self.expected[2][:AT], self.expected[2])
+            yield self.row("the same, before", b, prompt(1), [], self.expected[1])
+
+    def go_on_without_kvd(self, engine, seed):
+        """kvd is killed, and started again, in the middle of a request."""
+        self.run_until_killed(engine, seed)
+        self.daemon.restart()
+        engine.go_on()
+        engine.end()
+        assert [step[0] for step in engine.tokens] == self.expected[seed], "the tokens differ after the end of kvd"
 
     def run_until_killed(self, engine, seed):
         engine.start(prompt(seed), None, OUTPUT, hold=AT)
@@ -122,12 +160,8 @@ def main():
     print("| " + " | ".join(HEAD) + " |\n|" + "---|" * len(HEAD), flush=True)
     with tempfile.TemporaryDirectory() as folder:
         write_model(folder)
-        table = Table(folder)
-        try:
-            for row in table.rows():
-                print("| " + " | ".join(map(str, row)) + " |", flush=True)
-        finally:
-            table.daemon.free()
+        for row in Table(folder).rows():
+            print("| " + " | ".join(map(str, row)) + " |", flush=True)
     print(f"{time.monotonic() - began:.0f} s", file=sys.stderr)
 
 
