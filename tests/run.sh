@@ -62,7 +62,7 @@ fuzz() { # target, seconds: its exit status goes to a file, since it runs beside
     read -r options <"$bin.options" || true # no end of line
     mkdir -p "$work"
     # shellcheck disable=SC2086 # options
-    "$bin" $options -max_total_time="$2" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 -verbosity=0 -artifact_prefix="build-fuzz/" \
+    "$bin" $options -max_total_time="$2" -timeout=60 -rss_limit_mb=2048 -print_final_stats=1 -verbosity=0 -artifact_prefix="build-fuzz/" \
         "$work" "$corpus" >"build-fuzz/$1.log" 2>&1
     echo $? >"build-fuzz/$1.status"
 }
