@@ -16,6 +16,7 @@
 #include "client.h"
 #include "device.h"
 #include "fds.h"
+#include "frontiers.h"
 #include "geometry.h"
 
 struct kvd_store {
@@ -27,6 +28,7 @@ struct kvd_store {
     struct geom_pool_spec spec[KVD_MAX_POOLS];
     struct device_import *planes[KVD_MAX_POOLS], *table[KVD_MAX_POOLS];
     struct device_import *state; /* NULL: no state images */
+    struct frontiers *frontiers; /* NULL: no board */
 };
 
 /* ---- geometry --------------------------------------------------------------------------------------- */
@@ -215,6 +217,18 @@ static enum kvd_status map_state(struct kvd_store *store, const uint8_t *device_
     return map_region(store, &info->state[store->rank], device_uuid, false, "state slots", bytes, &store->state, error);
 }
 
+/* Whatever fails, Rounds serve as well. */
+static void map_board(struct kvd_store *store) {
+    const struct kvd_store_info *info = &store->info;
+    uint64_t deadline_ns = client_deadline(store->client);
+    int segment, bell;
+    if (!info->board_index || !info->bell_index) return;
+    if (fds_fetch(&store->fds, info->fd_socket, info->board_index, deadline_ns, &segment, NULL) != KVD_OK) return;
+    if (fds_fetch(&store->fds, info->fd_socket, info->bell_index, deadline_ns, &bell, NULL) == KVD_OK)
+        store->frontiers = frontiers_open(segment, bell, kvd_client_epoch(store->client), info->max_concurrency);
+    else close(segment);
+}
+
 /* A token is of one instance and one session. Where either has ended since, that is the reason, and every request says
  * so. */
 static enum kvd_status explain_denial(kvd_client *c, struct kvd_store *store, struct kvd_error *error) {
@@ -245,6 +259,7 @@ enum kvd_status kvd_attach(kvd_client *c, uint32_t rank, const uint8_t *device_u
     for (uint32_t i = 0; status == KVD_OK && i < store->info.n_pools; i++)
         status = map_pool(store, i, device_uuid, error);
     if (status == KVD_OK) status = map_state(store, device_uuid, error);
+    if (status == KVD_OK) map_board(store);
     if (status == KVD_PERMISSION_DENIED) status = explain_denial(c, store, error);
     fds_close(&store->fds);
     store->client = NULL;
@@ -260,10 +275,28 @@ void kvd_detach(kvd_store *store) {
         if (store->table[i]) device_unimport(store->table[i]);
     }
     if (store->state && store->pid == getpid()) device_unimport(store->state);
+    frontiers_close(store->frontiers, store->pid != getpid());
     free(store);
 }
 
 const struct kvd_store_info *kvd_store_describe(const kvd_store *store) { return store ? &store->info : NULL; }
+
+/* ---- frontiers -------------------------------------------------------------------------------------------- */
+
+enum kvd_status kvd_advance(kvd_store *store, struct kvd_frontier *items, uint32_t n, uint32_t *ret_due,
+                            struct kvd_error *error) {
+    if (!store || (n && !items) || !ret_due)
+        return client_fail(error, KVD_INVALID_ARGUMENT, "kvd_advance needs a store, items and a place for a number");
+    if (store->pid != getpid())
+        return client_fail(error, KVD_FAILED_PRECONDITION,
+                           "this store was attached by process %d, of which this one is a fork", (int)store->pid);
+    for (uint32_t i = 0; i < n; i++)
+        if (items[i].row >= store->info.max_concurrency)
+            return client_fail(error, KVD_OUT_OF_RANGE, "asked for row %u; store %s has rows 0 to %u", items[i].row,
+                               store->info.name, store->info.max_concurrency - 1);
+    *ret_due = frontiers_advance(store->frontiers, items, n);
+    return KVD_OK;
+}
 
 /* ---- state ------------------------------------------------------------------------------------------------ */
 

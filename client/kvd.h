@@ -387,6 +387,32 @@ KVD_API enum kvd_status kvd_round_wait(kvd_client *client, kvd_ticket ticket, st
  * *ret_yielded: how many. */
 KVD_API enum kvd_status kvd_yield(kvd_client *client, uint32_t *ret_yielded, struct kvd_error *error);
 
+/* Decode without a call. Between two Rounds of a sequence a worker says by plain stores, in memory that it shares with
+ * kvd, how far its GPU has come, and kvd maps the next pages ahead (map_ahead in section [lease]) and tells by plain
+ * stores when they are in device memory. So a worker whose sequences go on calls this once a step for the whole batch,
+ * and kvd_round only where that is due: for the first step, for a truncation, where kvd could not map, and before names
+ * or a finish that need the frontier: kvd takes a frontier over when it maps, and before that knows nothing of it.
+ *
+ * A sequence takes part from the end of a kvd_round of this session that asked for ensure on it, until the next one
+ * without. */
+struct kvd_frontier {
+    kvd_sequence sequence;
+    uint32_t row;                   /* kvd_pool_view.row of pool 0 */
+    uint32_t commit[KVD_MAX_POOLS]; /* tokens, as in a Round: the GPU work up to there is complete. 0: nothing new */
+    uint32_t ensure[KVD_MAX_POOLS]; /* tokens that the next unit needs mapped. 0: none of this pool */
+    /* Tokens whose pages are mapped. Set it to kvd_pool_view.membership * 64 of the last answer of kvd_activate or
+     * kvd_round; kvd_advance raises it. */
+    uint32_t mapped[KVD_MAX_POOLS];
+    bool due; /* set: send a Round before the next unit: ensure is not mapped, or kvd needs a word of yours */
+};
+/* Writes what the items say, and sets mapped and due of each. *ret_due: how many are due. Makes no system call but,
+ * about once in a window and sequence, a write to an eventfd. Never waits, and reports no loss of the connection: a
+ * Round does. An item whose Round is under way (kvd_round_start) is due. Where the store gives no boards (ring = no,
+ * or state images) only what is mapped counts.
+ * Threads: one thread at a time advances a sequence. KVD_OUT_OF_RANGE: there is no such row; nothing was written. */
+KVD_API enum kvd_status kvd_advance(kvd_store *store, struct kvd_frontier *items, uint32_t n, uint32_t *ret_due,
+                                    struct kvd_error *error);
+
 /* ---- views ------------------------------------------------------------------------------------------------ */
 
 /* Maps the store's pools of one rank into this process. device_uuid: 16 bytes of the GPU that this process runs on,

@@ -110,6 +110,8 @@ static const struct codec_field store_fields[] = {
     TEXT(fd_socket, fd_socket),
     U64(fd_token, fd_token),
     BOOL(pages_outlive, pages_outlive),
+    U32(board_index, board_index),
+    U32(bell_index, bell_index),
 };
 static const struct codec_map store_map = CODEC_TABLE(kvd__v1__store_info__descriptor, store_fields);
 #undef PB

@@ -17,9 +17,9 @@
 struct listener;
 
 /* File descriptors that the daemon may need for this many connections: a socket, a pidfd and a passed descriptor each,
- * two for a ring, and those of the daemon itself. */
+ * two for a ring and two for the board of its session, and those of the daemon itself. */
 static inline uint32_t listener_files(uint32_t connections, uint32_t rings) {
-    return 3 * connections + 2 * rings + 128;
+    return 3 * connections + 4 * rings + 128;
 }
 
 /* Returns 0, or 1 with a sentence in err. */

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "boards.h"
 #include "bundle.h"
 #include "clock.h"
 #include "core.h"
@@ -37,7 +38,12 @@ void serve_describe_store(struct call *call) {
     call->reply.u.store = call->memory;
     bool maps = call->session->role != KVD_ROLE_OBSERVER;
     *call->reply.u.store = maps ? p->info : p->public_info;
-    if (!maps || !p->has_descriptors) return;
+    bool boards = boards_are_given(call->service);
+    if (!maps || !(p->has_descriptors || boards)) return;
+    if (boards) {
+        call->reply.u.store->board_index = BOARD_SEGMENT_FD;
+        call->reply.u.store->bell_index = BOARD_BELL_FD;
+    }
     call->session->fd_token = call->random;
     call->reply.u.store->fd_token = call->random;
     snprintf(call->reply.u.store->fd_socket, sizeof call->reply.u.store->fd_socket, "%s" FDPASS_SUFFIX,

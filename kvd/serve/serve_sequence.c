@@ -5,6 +5,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "boards.h"
+#include "boundary.h"
 #include "bundle.h"
 #include "cold_tier.h"
 #include "complete.h"
@@ -75,59 +77,19 @@ static uint32_t collect_items(struct call *call, struct round_memory *memory, st
     return n;
 }
 
-static void tell_bounded(struct service *s, struct bundle *b, const struct store_round_result *from) {
-    if (from->bounded && !b->bounded) {
-        s->metrics.bounded++;
-        bundle_tell(s, b,
-                    &(struct kvd_event){ .kind = KVD_EVENT_BOUNDED,
-                                         .sequence.bits = b->seq.bits,
-                                         .pool = from->bounded_pool,
-                                         .frontier = from->bounded_frontier,
-                                         .session = b->worker,
-                                         .group = b->group });
-    }
-    b->bounded = from->bounded;
-}
-
 /* A boundary that asks to map announces a unit of the session; one that does not says that none runs. */
-static void note_launcher(struct bundle *b, const struct store_round_item *item, kvd_session_id me) {
+static void note_launcher(struct service *s, struct bundle *b, const struct store_round_item *item, kvd_session_id me) {
+    board_remove(s, b); /* what the worker wrote there was before this boundary */
     b->launcher.bits = 0;
     for (uint32_t p = 0; p < KVD_MAX_POOLS; p++)
         if (item->pool[p].ask & KVD_ROUND_ENSURE) b->launcher = me;
-}
-
-/* FIT-4: who went for the growth of a sequence. */
-static void tell_gone(struct service *s, const struct bundle *b, const struct kvd_victim *gone, uint32_t n) {
-    for (uint32_t i = 0; i < n; i++)
-        bundle_tell(s, b,
-                    &(struct kvd_event){ .kind = KVD_EVENT_GAVE_WAY,
-                                         .sequence.bits = b->seq.bits,
-                                         .continuation = gone[i].continuation,
-                                         .frontier = gone[i].frontier,
-                                         .session = b->worker,
-                                         .group = b->group });
-}
-
-/* GRP-5: whose the rolling checkpoints are, before anybody can find them. */
-static void note_rolling(struct service *s, const struct bundle *b) {
-    struct store_rolling own[STORE_MAX_ROLLING];
-    uint32_t n = store_get_rolling(s->store, b->seq, own);
-    for (uint32_t i = 0; i < n; i++) tenant_note(s, own[i].cont, b->tenant);
 }
 
 /* One after the other, each with the list that stands for it then. */
 static void ask_store(struct service *s, struct round_memory *memory, uint32_t n, uint64_t ticket) {
     for (uint32_t i = 0; i < n; i++) {
         memory->items[i].ticket = ticket;
-        const struct growth_list *list = s->config.lease_growth ? bundle_growth(s, memory->bundles[i]) : NULL;
-        if (list) {
-            memory->items[i].growth = list->victims;
-            memory->items[i].n_growth = list->n;
-            memory->items[i].gone = memory->gone;
-        }
-        store_round(s->store, &memory->items[i], 1, &memory->results[i]);
-        tell_gone(s, memory->bundles[i], memory->gone, memory->results[i].n_gone);
-        if (memory->results[i].n_rolled) note_rolling(s, memory->bundles[i]);
+        boundary_ask(s, memory->bundles[i], &memory->items[i], memory->gone, &memory->results[i]);
     }
 }
 
@@ -160,7 +122,10 @@ static void count_items(struct service *s, const struct round_memory *memory, ui
 void publish_rows(struct call *call, struct pending *op) {
     struct service *s = call->service;
     enum transfer_result result = transfer_submit(s->transfer, pending_tag(s, op));
-    if (result != TRANSFER_PENDING) store_rolling_copied(s->store, pending_tag(s, op), result == TRANSFER_DONE);
+    if (result != TRANSFER_PENDING) {
+        store_rolling_copied(s->store, pending_tag(s, op), result == TRANSFER_DONE);
+        if (op->boards) boards_published(s, pending_tag(s, op), result == TRANSFER_DONE);
+    }
     switch (result) {
     case TRANSFER_DONE: pending_free(s, op); break;
     case TRANSFER_PENDING:
@@ -190,8 +155,8 @@ void serve_round(struct call *call) {
     for (uint32_t i = 0; i < n; i++) {
         answer_item(s, &memory->results[i], &results[memory->index[i]]);
         if (memory->results[i].refusal.code != STORE_OK) continue;
-        note_launcher(memory->bundles[i], &memory->items[i], session_id(s, call->session));
-        tell_bounded(s, memory->bundles[i], &memory->results[i]);
+        note_launcher(s, memory->bundles[i], &memory->items[i], session_id(s, call->session));
+        op->boards |= board_expect(s, memory->bundles[i], memory->results[i].pool, pending_tag(s, op));
     }
     count_items(s, memory, n, results, call->request.u.round.n);
     publish_rows(call, op);

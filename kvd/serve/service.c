@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "boards.h"
 #include "bundle.h"
 #include "clock.h"
 #include "cold_reader.h"
@@ -30,6 +31,7 @@
 #include "reuse_curve.h"
 #include "session.h"
 #include "stop.h"
+#include "sweep.h"
 #include "systemd.h"
 #include "tenant.h"
 #include "transfer.h"
@@ -159,6 +161,7 @@ static void free_sessions(struct service *s) {
         if (!session->used) continue;
         answers_free(s, session);
         free(session->growth);
+        session->board = board_free(session->board);
         link_unref(session->link);
         if (session->peer.pidfd >= 0) close(session->peer.pidfd);
     }
@@ -230,6 +233,7 @@ void service_run(struct service *s) {
     for (int i = 0; i < n; i++) {
         uint64_t tag = events[i].data.u64;
         if (tag >> 32) peer_exited(s, tag);
+        else if (tag >= BOARD_TAG) board_rung(s, tag);
         else if (tag >= FORMER_TAG) former_exited(s, tag);
         else drain_fd(s, tag);
     }
@@ -240,6 +244,7 @@ void service_run(struct service *s) {
         pthread_mutex_unlock(&s->lock);
     }
     pending_run(s); /* flushes events too */
+    sweep_boards(s);
 }
 
 /* ---- for the daemon ---------------------------------------------------------------------------------- */

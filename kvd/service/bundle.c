@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "boards.h"
 #include "bundle.h"
 #include "core.h"
 #include "events.h"
@@ -109,6 +110,7 @@ void bundle_free(struct service *s, struct bundle *b) {
     struct session *session = session_find(s, b->owner);
     struct group *g = group_find(s, b->group);
     if (session) session->n_owned--;
+    board_remove(s, b);
     bundle_index_remove(s, b);
     free(b->growth);
     b->growth = NULL;
@@ -251,10 +253,15 @@ void bundle_update(struct service *s, struct bundle *b) {
     if (store_quarantine(s->store, b->seq, want, &refusal) == STORE_OK) b->quarantined = want;
 }
 
+void bundle_end(struct service *s, struct bundle *b) {
+    b->ending = true;
+    if (!MUTANT(ending_sequence_stays_on_its_board)) board_remove(s, b);
+}
+
 void bundles_lose(struct service *s, kvd_session_id session) {
     for (uint32_t i = 0; s->n_bundles && i < s->config.max_concurrency; i++) {
         struct bundle *b = &s->bundles[i];
-        if (b->used && (b->owner.bits == session.bits || bundle_driver(s, b, session) >= 0)) b->ending = true;
+        if (b->used && (b->owner.bits == session.bits || bundle_driver(s, b, session) >= 0)) bundle_end(s, b);
     }
 }
 

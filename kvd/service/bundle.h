@@ -31,6 +31,14 @@ struct growth_list {
     struct kvd_victim victims[KVD_MAX_GROWTH];
 };
 
+/* What its launcher's board says of a sequence (boards.h). */
+struct on_board {
+    uint64_t turn;     /* 0: it is on none */
+    bool arrives;      /* it is put on when the batch has ended */
+    uint32_t row, tag; /* of the batch that brings what is mapped; 0: it is there */
+    uint32_t mapped[KVD_MAX_POOLS], committed[KVD_MAX_POOLS]; /* tokens, with that batch */
+};
+
 struct bundle {
     bool used, ending, quarantined, activating, doomed /* to be aborted when its device work is done */,
         cancelled /* the same, by request */, bounded;
@@ -49,6 +57,7 @@ struct bundle {
     uint32_t tag;            /* of the pending operation that activates it; 0: none */
     kvd_session_id launcher; /* its last boundary asked to map, so a unit of it may run (ROW-5); none: no unit runs */
     struct growth_list *growth; /* owned; NULL: that of its owner */
+    struct on_board on_board;
 };
 
 /* handles.c */
@@ -81,6 +90,8 @@ void bundle_tell(struct service *s, const struct bundle *bundle, const struct kv
 void bundle_update(struct service *s, struct bundle *bundle);
 /* It is being activated, and nobody wants it: no more is copied, and it is undone when what is under way has ended. */
 void activation_cancel(struct service *s, struct bundle *bundle);
+/* Nobody may drive it any more: its launcher learns it from the board. bundle_update ends it. */
+void bundle_end(struct service *s, struct bundle *bundle);
 /* A session is gone or fenced: its bundles become ending. */
 void bundles_lose(struct service *s, kvd_session_id session);
 void bundles_update_all(struct service *s);

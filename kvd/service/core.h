@@ -57,6 +57,9 @@ struct service {
     bool remainders_wait;                              /* some are nobody's, and in use */
     struct tenancy *tenancy;                           /* [continuations of the store]; NULL: tenants = shared */
     size_t answer_bytes;                               /* of all sessions */
+    struct board *due_boards;                          /* to be looked at */
+    uint32_t deaf_boards;                              /* that rang too often */
+    uint64_t board_turn;                               /* the last one given */
 
     struct link *subscribers, *dirty; /* events.c */
     bool pressed[KVD_MAX_POOLS];

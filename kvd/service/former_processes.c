@@ -2,6 +2,7 @@
 #include "former_processes.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
@@ -11,6 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "boards.h"
 #include "core.h"
 #include "log.h"
 #include "mutant.h"
@@ -211,8 +213,29 @@ static enum kvd_status grant_ring(struct session *session, struct service_grant 
                            "no memory or no file is free for a ring: go on over the socket, or raise LimitNOFILE");
 }
 
-static enum kvd_status grant_descriptor(struct service *s, struct service_grant *g, uint64_t start_time, char *why,
-                                        size_t bytes) {
+static bool is_of_board(const struct service_grant *g) {
+    return g->fd_index == BOARD_SEGMENT_FD || g->fd_index == BOARD_BELL_FD;
+}
+
+/* A board is memory of one session. fresh: one that nobody has; taken over and NULL where it is given. */
+static enum kvd_status grant_board(struct service *s, struct session *session, struct service_grant *g,
+                                   struct board **fresh, char *why, size_t bytes) {
+    if (!boards_are_given(s))
+        return deny_descriptor(why, bytes, KVD_OUT_OF_RANGE,
+                               "the store gives no boards: see board_index in its description");
+    if (!session->board && *fresh && board_hand_over(s, session, *fresh)) *fresh = NULL;
+    const struct board *board = session->board;
+    int fd = !board ? -1 : g->fd_index == BOARD_BELL_FD ? board->bell_fd : board->segment_fd;
+    g->fd = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0); /* the session may end before it is sent */
+    g->owned = g->fd >= 0;
+    if (g->owned) return KVD_OK;
+    return deny_descriptor(why, bytes, KVD_RESOURCE_EXHAUSTED,
+                           "no memory or no file is free for a board: go on with Rounds, or raise LimitNOFILE");
+}
+
+/* fresh: as of grant_board. */
+static enum kvd_status grant_descriptor(struct service *s, struct service_grant *g, uint64_t start_time,
+                                        struct board **fresh, char *why, size_t bytes) {
     struct session *session = g->token ? token_holder(s, g->token) : session_find(s, g->session);
     if (!session || session->fenced)
         return deny_descriptor(why, bytes, KVD_PERMISSION_DENIED,
@@ -222,6 +245,7 @@ static enum kvd_status grant_descriptor(struct service *s, struct service_grant 
                                "the token was given to another process: it must ask itself");
     session->fd_token = 0;
     g->session = session_id(s, session);
+    if (is_of_board(g)) return grant_board(s, session, g, fresh, why, bytes);
     g->fd = pools_fd(&s->pools, g->fd_index);
     if (g->fd < 0)
         return deny_descriptor(why, bytes, KVD_OUT_OF_RANGE,
@@ -234,9 +258,11 @@ static enum kvd_status grant_descriptor(struct service *s, struct service_grant 
 uint32_t service_grant_fd(struct service *s, struct service_grant *g, char *why, size_t bytes) {
     uint64_t start_time = process_start_time(g->pid);
     bool ring = g->fd_index == LINK_RING_SEGMENT || g->fd_index == LINK_RING_DOORBELL;
+    struct board *fresh = g->fd_index == BOARD_SEGMENT_FD ? board_new(s->epoch, s->config.max_concurrency) : NULL;
     pthread_mutex_lock(&s->lock);
-    enum kvd_status status =
-        ring ? grant_ring(ring_holder(s, g->token), g, why, bytes) : grant_descriptor(s, g, start_time, why, bytes);
+    enum kvd_status status = ring ? grant_ring(ring_holder(s, g->token), g, why, bytes)
+                                  : grant_descriptor(s, g, start_time, &fresh, why, bytes);
     pthread_mutex_unlock(&s->lock);
+    board_free(fresh);
     return (uint32_t)status;
 }

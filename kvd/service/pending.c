@@ -40,6 +40,13 @@ struct pending *pending_new(struct call *call) {
     return NULL;
 }
 
+struct pending *pending_for_board(struct service *s, kvd_session_id session) {
+    struct pending *op = slots_of(s, session) + PENDING_SLOTS - 1;
+    if (op->used) return NULL;
+    *op = (struct pending){ .used = true, .kind = PENDING_SWEEP, .session = session, .parts = 1 };
+    return op;
+}
+
 void pending_free(struct service *s, struct pending *op) {
     s->n_moves -= op->kind == PENDING_MOVE;
     op->used = false;

@@ -18,7 +18,8 @@ struct service;
 /* Every session has its own, so that nobody can take those of others, as many as the window has, where each of them has
  * an answer too. */
 #define PENDING_PER_SESSION ANSWER_WINDOW
-#define PENDING_SLOTS (PENDING_PER_SESSION + SLOW_PER_SESSION)
+/* And one more, for what its board asks. */
+#define PENDING_SLOTS (PENDING_PER_SESSION + SLOW_PER_SESSION + 1u)
 /* Moves of continuations at once, of all sessions; those that an orderly stop makes; and the cold tier's. */
 #define MOVES_AT_ONCE 64u
 #define STOP_MOVES 8u
@@ -34,6 +35,7 @@ struct pending {
         PENDING_PUBLISH,
         PENDING_MOVE,
         PENDING_COLD,
+        PENDING_SWEEP /* of a board: nobody waits for it */,
         PENDING_DEMOTE /* waits for the copy that the cold tier makes of the same continuation */
     } kind;
     kvd_session_id session; /* none: the daemon's own */
@@ -45,6 +47,7 @@ struct pending {
     bool staged;                 /* ACTIVATE: its victims are being demoted before anything is mapped */
     bool given_way;              /* ACTIVATE: its victims are past recall */
     bool waits;                  /* for another transition's end */
+    bool boards;                 /* PUBLISH: sequences are put on boards when it is done */
     enum metrics_short short_of; /* where it ends with RESOURCE_EXHAUSTED */
     struct pending *next;        /* of those that wait */
     uint32_t bundle;             /* ACTIVATE */
@@ -65,6 +68,8 @@ struct pending {
 
 struct pending *pending_new(struct call *call); /* NULL: too many, refused */
 void pending_free(struct service *s, struct pending *op);
+/* The one for the session's board; NULL: it is in use. */
+struct pending *pending_for_board(struct service *s, kvd_session_id session);
 uint32_t pending_tag(const struct service *s, const struct pending *op); /* index + 1 */
 /* It is to wait behind copies: it takes one of its session's operations for that. NULL: none is free, it is as it
  * was. */

@@ -13,6 +13,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "boards.h"
 #include "bundle.h"
 #include "core.h"
 #include "events.h"
@@ -140,6 +141,7 @@ void session_end(struct service *s, struct session *session, bool in_order) {
     answers_free(s, session);
     free(session->growth);
     session->growth = NULL;
+    board_take_back(s, session);
     if (session->peer.pidfd >= 0) {
         epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, session->peer.pidfd,
                   NULL); /* closing does not, while a duplicate exists */

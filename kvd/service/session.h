@@ -31,6 +31,7 @@ struct session {
     uint32_t n_owned;       /* bundles */
     struct metrics_lookups lookups;
     struct growth_list *growth; /* that stands for its sequences; owned, NULL: none */
+    struct board *board;        /* owned; NULL: it has asked for none */
     struct answers answers;
 };
 

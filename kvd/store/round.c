@@ -205,10 +205,13 @@ static uint32_t release_victims(struct store *store, struct room *room, uint32_t
     return gone;
 }
 
-static int plan_mapping(struct store *store, uint32_t p, struct paper *paper, struct store_refusal *refusal) {
+static int plan_mapping(struct store *store, uint32_t p, bool ahead, struct paper *paper,
+                        struct store_refusal *refusal) {
+    bool asks = paper->ensure > paper->count || (ahead && paper->ensure && !MUTANT(next_window_comes_late));
     paper->mapped = paper->count;
-    if (paper->ensure <= paper->count) return STORE_OK;
-    paper->mapped = (uint32_t)min_u64((uint64_t)paper->ensure + store->config.map_ahead, paper->entitlement);
+    if (!asks) return STORE_OK;
+    uint64_t window = min_u64((uint64_t)paper->ensure + store->config.map_ahead, paper->entitlement);
+    paper->mapped = max_u32(paper->count, (uint32_t)window);
     if (paper->mapped <= paper->count || store_try(store)) return STORE_OK;
     return store_refuse(refusal, STORE_E_SHORT, STORE_S_PAGES, p, paper->mapped - paper->count, 0, paper->entitlement);
 }
@@ -305,7 +308,7 @@ static int round_item(struct store *store, const struct store_round_item *item, 
     for (uint32_t p = 0; p < store->n_pools && rc == STORE_OK && store->config.lease_growth; p++)
         if (!store->window_pages[p]) grow_lease(store, seq, p, &paper[p], &chunks, &room);
     for (uint32_t p = 0; p < store->n_pools && rc == STORE_OK; p++)
-        rc = plan_mapping(store, p, &paper[p], &result->refusal);
+        rc = plan_mapping(store, p, item->ahead, &paper[p], &result->refusal);
     if (rc) return rc;
     bool shortens = false, commits = false;
     uint32_t packed = packed_pages(store), committed[KVD_MAX_POOLS], before[KVD_MAX_POOLS];

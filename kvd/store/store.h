@@ -500,6 +500,7 @@ struct store_round_item {
     uint32_t ask;            /* KVD_ROUND_STATE, or 0 */
     uint32_t state_frontier; /* of the image in the sequence's slot now. 0: it is being written. Not asked: as before,
                               * but a truncation below it outdates the image */
+    bool ahead;              /* where `ensure` is mapped already, pages are mapped ahead of it all the same */
     struct kvd_round_pool pool[KVD_MAX_POOLS];
     const struct kvd_victim *growth; /* who may go where lease growth lacks room; at most KVD_MAX_VICTIMS */
     uint32_t n_growth;

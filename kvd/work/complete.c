@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "boards.h"
 #include "clock.h"
 #include "cold_reader.h"
 #include "cold_tier.h"
@@ -52,7 +53,8 @@ static bool advance_pending(struct service *s, struct pending *op, struct msg_re
     enum transfer_result result = op->lost ? TRANSFER_LOST : TRANSFER_DONE;
     bool ended = true;
     switch (op->kind) {
-    case PENDING_NEW: break;
+    case PENDING_NEW:
+    case PENDING_SWEEP: break;
     case PENDING_ACTIVATE:
         ended = activation_advance(s, op, &status, why, why_bytes);
         reply->u.activated = op->u.activated;
@@ -78,6 +80,7 @@ static bool advance_pending(struct service *s, struct pending *op, struct msg_re
         break;
     case PENDING_PUBLISH:
         store_rolling_copied(s->store, pending_tag(s, op), result == TRANSFER_DONE);
+        if (op->boards) boards_published(s, pending_tag(s, op), result == TRANSFER_DONE);
         if (result == TRANSFER_DONE) break;
         snprintf(why, why_bytes, "it was done in the store, but the device is lost: %.300s",
                  transfer_error(s->transfer));
@@ -152,6 +155,17 @@ static bool finish_pending(struct service *s, struct pending *op, struct scratch
     return true;
 }
 
+/* Nobody waits for it: the board tells. The session may be gone, and another one in its place. */
+static void finish_sweep(struct service *s, struct pending *op) {
+    struct session *session = &s->sessions[(uint32_t)op->session.bits];
+    store_rolling_copied(s->store, pending_tag(s, op), !op->lost);
+    boards_published(s, pending_tag(s, op), !op->lost);
+    pending_free(s, op);
+    if (!session->used || !session->board) return;
+    session->board->busy = false;
+    board_go_on(s, session->board);
+}
+
 /* One thing that was done. */
 static bool complete_one(struct service *s, struct scratch *scratch) {
     struct outcome out;
@@ -162,7 +176,9 @@ static bool complete_one(struct service *s, struct scratch *scratch) {
     pthread_mutex_lock(&s->lock);
     store_set_time(s->store, clock_ns());
     struct pending *op = next_done(s, &some);
-    if (op && finish_pending(s, op, scratch, &out)) {
+    if (op && op->kind == PENDING_SWEEP) {
+        finish_sweep(s, op);
+    } else if (op && finish_pending(s, op, scratch, &out)) {
         done = *op;
         pending_free(s, op);
         if (done.cold_copy) cold_tier_copied(s, out.reply.status == KVD_OK);

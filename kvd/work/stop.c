@@ -68,7 +68,7 @@ void service_stop_begin(struct service *s) {
         stop->begun_ns = clock_ns();
     }
     for (uint32_t i = 0; end && i < s->config.max_concurrency; i++)
-        if (s->bundles[i].used) s->bundles[i].ending = true;
+        if (s->bundles[i].used) bundle_end(s, &s->bundles[i]);
     if (end) bundles_update_all(s);
     /* Marked first, then told, also after a Drain: who yields at once yields what it drives, and nobody is told twice.
      */

@@ -115,12 +115,13 @@ static void make_item(struct run *r, int k, struct store_round_item *it, bool co
     for (uint32_t p = 0; commits_only && p < r->model.n_pools; p++)
         if (it->pool[p].commit > s->sp.n[p] * KVD_PAGE_TOKENS)
             it->pool[p].commit = KVD_NONE; /* not mapped yet: not written */
+    it->ahead = !commits_only && chance(r, 25);
     ask_state(r, k, it);
     if (s->state == STORE_SEQ_ACTIVE) write_before_commit(r, k, it);
     ROUND_ASK(it);
-    note(r, " [seq %d c %d,%d t %d,%d k %d,%d e %d,%d s %d]", k, (int)it->pool[0].commit, (int)it->pool[1].commit,
+    note(r, " [seq %d c %d,%d t %d,%d k %d,%d e %d,%d s %d a %d]", k, (int)it->pool[0].commit, (int)it->pool[1].commit,
          (int)it->pool[0].truncate, (int)it->pool[1].truncate, (int)it->pool[0].keep, (int)it->pool[1].keep,
-         (int)it->pool[0].ensure, (int)it->pool[1].ensure, (int)it->state_frontier);
+         (int)it->pool[0].ensure, (int)it->pool[1].ensure, (int)it->state_frontier, it->ahead);
 }
 
 /* ---- answers of a round ---- */

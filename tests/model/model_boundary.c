@@ -120,8 +120,9 @@ static void frontiers(struct model *m, const struct model_seq *s, const struct k
     if (in->keep != KVD_NONE) rd->kept[p] = min32(s->sp.n[p], model_pages(max32(c, in->keep)));
 }
 
-static void mapping(struct model *m, const struct model_seq *s, const struct kvd_round_pool *in, uint32_t p,
+static void mapping(struct model *m, const struct model_seq *s, const struct store_round_item *it, uint32_t p,
                     struct model_round *rd) {
+    const struct kvd_round_pool *in = &it->pool[p];
     uint32_t want = in->ensure == KVD_NONE ? 0 : model_pages(in->ensure), ent = rd->entitlement[p];
     if (want > ent) {
         bool refused_growth = rd->growth[p].n && ent == s->entitlement[p];
@@ -131,14 +132,15 @@ static void mapping(struct model *m, const struct model_seq *s, const struct kvd
         }
         want = ent;
     }
-    rd->map[p] = want > rd->kept[p] ? min32(want + m->config.map_ahead, ent) : rd->kept[p];
+    bool maps = want > rd->kept[p] || (it->ahead && want); /* STEP-2 */
+    rd->map[p] = maps ? max32(rd->kept[p], min32(want + m->config.map_ahead, ent)) : rd->kept[p];
 }
 
 void model_round_settle(struct model *m, const struct store_round_item *it, struct model_round *rd) {
     rd->bounded = false;
     for (uint32_t p = 0; p < m->n_pools; p++) {
         bound(&m->seq[rd->seq], p, rd);
-        mapping(m, &m->seq[rd->seq], &it->pool[p], p, rd);
+        mapping(m, &m->seq[rd->seq], it, p, rd);
     }
 }
 

@@ -20,6 +20,7 @@ struct fx_setup {
     uint32_t ranks, head_dim, layers, kv_heads, context, capacity_tokens, concurrency, memory_mib;
     const char *backend, *profile;
     bool growth;
+    uint32_t map_ahead;
     bool beside; /* another kvd of this process, which has an arena, too */
 };
 struct fx {

@@ -405,6 +405,29 @@ static void map_ahead_is_capped(void) {
     fix_close(&fix);
 }
 
+/* STEP-2: the next window is mapped before the one before is at its end, within the entitlement. */
+static void step_2_map_ahead_of_what_is_mapped(void) {
+    struct fix fix;
+    struct store_config config = fix_config(GEOM_OFF);
+    struct store_round_result r;
+    config.map_ahead = 2;
+    fix_open(&fix, &config);
+    store_seq seq = fix_activate(&fix, fix_root(320, 1, 0), NULL);
+    KVT_OK(fix_round(&fix, seq, KVD_NONE, KVD_NONE, KVD_NONE, 1, &r));
+    struct store_round_item item = fix_item(seq);
+    item.ahead = true;
+    fix_apply(&fix, &item, &r); /* asks for nothing */
+    KVT_EQ(r.pool[0].membership, 3);
+    const uint32_t ensure[] = { 64, 128, 64, 192, 320 }, membership[] = { 3, 4, 4, 5, 5 };
+    for (uint32_t i = 0; i < 5; i++) {
+        item.pool[0].ensure = ensure[i];
+        fix_apply(&fix, &item, &r);
+        KVT_OK(r.refusal.code);
+        KVT_EQ(r.pool[0].membership, membership[i]); /* never fewer than before */
+    }
+    fix_close(&fix);
+}
+
 /* SPEC-1, SPEC-2, INV-13: pools map, commit and trim apart; a provisional lead is no coverage. */
 static void spec_1_pools_go_apart(void) {
     struct fix fix;
@@ -504,6 +527,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(inv_8_sharers_protect_each_other),
                                              KVT_CASE(row_lease_and_mirror),
                                              KVT_CASE(map_ahead_is_capped),
+                                             KVT_CASE(step_2_map_ahead_of_what_is_mapped),
                                              KVT_CASE(spec_1_pools_go_apart),
                                              KVT_CASE(round_is_all_or_nothing),
                                              KVT_CASE(membership_grows_and_shrinks),

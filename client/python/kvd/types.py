@@ -580,6 +580,8 @@ class StoreInfo:
     geometry: bytes
     state_slots: int
     state_stride: int
+    board_index: int  #: the session's board at the socket of descriptors; 0: there is none
+    bell_index: int  #: and its bell
     fd_token: int = field(repr=False)
     name: str = field(metadata=_TEXT)
     fd_socket: str = field(metadata=_TEXT)
