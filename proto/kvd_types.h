@@ -184,8 +184,8 @@ struct kvd_store_info {
     bool lease_growth;
     bool pages_outlive; /* device pages outlive this kvd (export = vmm): the next one may take them over */
     kvd_digest geometry;
-    char fd_socket[108]; /* path of the socket of descriptors; "": nothing comes from there */
-    uint64_t fd_token;   /* one-time, for this session; a bearer token */
+    char fd_socket[108];              /* path of the socket of descriptors; "": nothing comes from there */
+    uint64_t fd_token;                /* one-time, for this session; a bearer token */
     uint32_t board_index, bell_index; /* there: the session's board and its bell; 0: none (kvd_advance) */
     struct kvd_pool_info pool[KVD_MAX_POOLS];
 };

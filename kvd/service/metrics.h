@@ -95,7 +95,7 @@ struct metrics {
     uint64_t activations[METRICS_SOURCES], reused_tokens, prompt_tokens, tokens[METRICS_TIERS];
     uint64_t bounded, ended[METRICS_ENDS];
     uint64_t board_boundaries, board_refusals; /* of sequences on boards */
-    uint64_t sessions[METRICS_ROLES]; /* now */
+    uint64_t sessions[METRICS_ROLES];          /* now */
     uint64_t audits, audit_violations /* of the last one */;
 };
 

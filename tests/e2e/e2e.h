@@ -135,6 +135,7 @@ enum puppet_op {
     PUPPET_DEMOTE, /* continuation; n: keep_device -> moved */
     PUPPET_PREFETCH,
     PUPPET_DROP /* continuation; n: tier */,
+    PUPPET_DECODE /* frontier: from its commit to token `to` of `seed`, by kvd_advance alone -> frontier */,
     PUPPET_FORK /* forks; the child tries Stats, Round and disconnect on the parent's client: its status */
 };
 
@@ -149,6 +150,7 @@ struct puppet_call {
     struct kvd_finish finish;
     kvd_continuation continuation;
     kvd_sequence sequence;
+    struct kvd_frontier frontier;
 };
 struct puppet_answer {
     enum kvd_status status;
@@ -164,6 +166,7 @@ struct puppet_answer {
     struct kvd_stats stats;
     struct kvd_event event;
     struct kvd_moved moved;
+    struct kvd_frontier frontier;
     uint32_t n;
 };
 

@@ -109,6 +109,26 @@ static enum kvd_status do_fork(struct kvd_error *error) {
     return WIFEXITED(status) ? (enum kvd_status)WEXITSTATUS(status) : KVD_UNKNOWN;
 }
 
+/* Within the last page it waits for the next window, to prove that that comes. */
+static enum kvd_status do_decode(const struct puppet_call *call, struct puppet_answer *a, struct kvd_error *error) {
+    struct kvd_frontier *f = &a->frontier;
+    uint32_t due;
+    *f = call->frontier;
+    for (uint32_t at = f->commit[0]; at < call->to; at++) {
+        double end = e2e_now() + 15 * E2E_SLOW;
+        f->commit[0] = at;
+        f->ensure[0] = at + 1;
+        do {
+            enum kvd_status status = kvd_advance(store, f, 1, &due, error);
+            if (status != KVD_OK) return status;
+            if (f->due != (due == 1)) return KVD_INTERNAL;
+        } while (f->ensure[0] + 64 > f->mapped[0] && call->to + 64 > f->mapped[0] && e2e_now() < end);
+        if (due) return KVD_UNAVAILABLE;
+        e2e_write_columns(store, 0, f->row, call->seed, at, at + 1);
+    }
+    return KVD_OK;
+}
+
 static enum kvd_status do_become(const struct puppet_call *call) {
     gid_t group = call->n;
     if (setgroups(call->n ? 1 : 0, &group) || setgid(call->to) || setuid(call->from)) return KVD_PERMISSION_DENIED;
@@ -152,6 +172,7 @@ static enum kvd_status serve(const struct puppet_call *call, struct puppet_answe
     case PUPPET_DEMOTE: return kvd_demote(client, call->continuation, call->n != 0, &a->moved, error);
     case PUPPET_PREFETCH: return kvd_prefetch(client, call->continuation, &a->moved, error);
     case PUPPET_DROP: return kvd_drop_replica(client, call->continuation, (enum kvd_tier)call->n, &a->moved, error);
+    case PUPPET_DECODE: return do_decode(call, a, error);
     case PUPPET_FORK: return do_fork(error);
     default: return KVD_UNIMPLEMENTED;
     }

@@ -10,6 +10,7 @@
 
 static struct e2e_daemon daemon_;
 static kvd_client *scheduler;
+static const struct e2e_setup steady = { .max_context = 4096, .capacity_tokens = 16384, .map_ahead = 4 };
 
 static bool open_stage(const struct e2e_setup *setup) {
     if (!e2e_daemon_start(&daemon_, setup)) return false;
@@ -264,12 +265,84 @@ static void srv_5_scheduler_dies(void) {
     close_stage();
 }
 
-int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {
-        KVT_CASE(srv_5_rights_return),      KVT_CASE(srv_5_killed_at_any_moment),
-        KVT_CASE(srv_5_two_hundred_cycles), KVT_CASE(srv_6_stopped_client_is_fenced),
-        KVT_CASE(srv_1_stopped_daemon),     KVT_CASE(srv_6_forked_child),
-        KVT_CASE(srv_5_scheduler_dies),     { 0 }
+/* Written, committed and named, and on the board of its worker. */
+static struct puppet_call on_board(struct puppet *worker, kvd_session_id session, uint64_t text) {
+    struct kvd_activated a = scene_run(scheduler, worker, session, text, 320, 2000);
+    struct kvd_round_result result = scene_round(worker, a.sequence, KVD_UNCHANGED, 321);
+    struct puppet_call call = { .op = PUPPET_DECODE, .seed = text };
+    KVT_EQ(result.status, KVD_OK);
+    call.frontier = (struct kvd_frontier){
+        .sequence = a.sequence, .row = a.pool[0].row, .commit = { 320 }, .mapped = { result.pool[0].membership * 64 }
     };
+    return call;
+}
+
+/* STEP-2: a worker decodes 1180 tokens without a message: beside those of this test none comes. */
+static void step_2_decode_without_a_message(void) {
+    struct puppet worker;
+    struct puppet_answer answer;
+    kvd_session_id session;
+    uint64_t text = e2e_stream(900, 9000, 0);
+    if (!open_stage(&steady)) return;
+    KVT_NEED(start_worker(&worker, &session));
+    struct puppet_call call = on_board(&worker, session, text);
+    uint64_t before = scene_stats(scheduler).requests;
+    call.to = 1500;
+    KVT_NEED(puppet_do(&worker, &call, &answer));
+    if (!KVT_EQ(answer.status, KVD_OK)) printf("    %s\n", answer.message);
+    KVT_EQ(scene_stats(scheduler).requests, before + 1);
+    KVT_TRUE(answer.frontier.mapped[0] >= 1500);
+    KVT_EQ(scene_round(&worker, call.frontier.sequence, 1500, KVD_UNCHANGED).status, KVD_OK);
+    scene_check(&worker, call.frontier.row, text, 0, 1500);
+    scene_name(scheduler, call.frontier.sequence, text, 1500);
+    scene_retain(scheduler, call.frontier.sequence, text, 1500);
+    KVT_EQ(scene_find(scheduler, text, 1600).usable, 1500);
+    scene_audit(scheduler);
+    puppet_kill(&worker);
+    close_stage();
+}
+
+/* STEP-4, SRV-5: SIGKILL at any moment of it. What was named is found, nothing leaks. */
+static void step_4_killed_while_it_decodes(void) {
+    uint64_t seed = kvt_seed();
+    if (!open_stage(&steady)) return;
+    for (unsigned i = 0; i < 20 / E2E_SLOW + 4; i++) {
+        struct puppet worker, next;
+        kvd_session_id session;
+        uint64_t text = e2e_stream(1000 + i, 9000, 0);
+        KVT_NEED(start_worker(&worker, &session));
+        struct puppet_call call = on_board(&worker, session, text);
+        call.to = 2000;
+        puppet_send(&worker, &call);
+        double end = e2e_now() + kvt_below(&seed, 4000) * 1e-6;
+        while (e2e_now() < end) continue; /* a moment chosen by the seed */
+        puppet_kill(&worker);
+        KVT_TRUE(e2e_until(no_sequences, NULL, 5 * E2E_SLOW, NULL));
+        scene_audit(scheduler);
+        struct kvd_hit hit = scene_find(scheduler, text, 330);
+        KVT_EQ(hit.usable, 320);
+        KVT_NEED(start_worker(&next, &session));
+        struct kvd_activation want = scene_want(session, 330, 10);
+        want.from = hit.continuation, want.frontier = hit.usable;
+        struct kvd_activated b = scene_activate(scheduler, &want);
+        scene_check(&next, b.pool[0].row, text, 0, 320);
+        puppet_kill(&next);
+        KVT_TRUE(e2e_until(no_sequences, NULL, 5 * E2E_SLOW, NULL));
+    }
+    scene_audit(scheduler);
+    close_stage();
+}
+
+int main(int argc, char **argv) {
+    static const struct kvt_case cases[] = { KVT_CASE(srv_5_rights_return),
+                                             KVT_CASE(srv_5_killed_at_any_moment),
+                                             KVT_CASE(srv_5_two_hundred_cycles),
+                                             KVT_CASE(srv_6_stopped_client_is_fenced),
+                                             KVT_CASE(srv_1_stopped_daemon),
+                                             KVT_CASE(srv_6_forked_child),
+                                             KVT_CASE(srv_5_scheduler_dies),
+                                             KVT_CASE(step_2_decode_without_a_message),
+                                             KVT_CASE(step_4_killed_while_it_decodes),
+                                             { 0 } };
     return kvt_main("e2e death", cases, argc, argv);
 }

@@ -57,8 +57,8 @@ bool fx_start(struct fx *fx, const struct fx_setup *setup) {
         or (s->context, 4096), or (s->concurrency, 8));
     n += (size_t)snprintf(text + n, sizeof text - n,
                           "[backend]\nkind = %s\n[capacity]\ntokens = %u\n[lease]\ngrowth = %s\nmap_ahead = %u\n%s\n",
-                          s->backend ? s->backend : "off", or (s->capacity_tokens, 16384), s->growth ? "yes" : "no", s->map_ahead,
-                          s->more ? s->more : "");
+                          s->backend ? s->backend : "off", or (s->capacity_tokens, 16384), s->growth ? "yes" : "no",
+                          s->map_ahead, s->more ? s->more : "");
     return start(fx, text, s->beside);
 }
 
