@@ -10,7 +10,8 @@
  * and maps as many more (what an engine sends about once in 256 tokens). pair: Activate of a root and its Finish. find:
  * a lookup of FIND_PAGES pages that nobody has. The client is a scheduler, whose requests go by the ring of shared
  * memory; rpc.socket.*: the same with a kvd that gives no rings. ratio lines: kvd over the echo of the same sizes.
- * fair: a Round of 16 sequences alone (quiet) and beside six clients that flood kvd with queries.
+ * steady64: 64 sequences that decode by kvd_advance. fair: a Round of 16 sequences alone (quiet) and beside six clients
+ * that flood kvd with queries.
  */
 #include <errno.h>
 #include <signal.h>
@@ -314,6 +315,50 @@ static void measure_fairness(struct bench *b, const char *socket) {
     printf("BENCH %s.fair.flooded_over_quiet.p99 %.2f ratio\n", b->prefix, p99[FLOODED] / p99[QUIET]);
 }
 
+#define STEPS 2048u
+
+/* Sequence i is 4 i tokens ahead of the first, so that their windows do not end together. */
+static void begin_steps(struct bench *b, struct kvd_frontier *items) {
+    begin_all(b);
+    for (uint32_t i = 0; i < SEQUENCES; i++) b->items[i].pool[0] = round_pool(KVD_NONE, KVD_NONE, KVD_NONE, 1 + 4 * i);
+    round_of(b, SEQUENCES);
+    for (uint32_t i = 0; i < SEQUENCES; i++)
+        items[i] = (struct kvd_frontier){ .sequence = b->sequence[i],
+                                          .row = b->results[i].pool[0].row,
+                                          .commit = { 4 * i },
+                                          .mapped = { b->results[i].pool[0].membership * 64 } };
+}
+
+/* Decode by kvd_advance, a step a millisecond: what the client spends on a step, and the Rounds that it had to send. */
+static void measure_steady(struct bench *b) {
+    static struct kvd_frontier items[SEQUENCES];
+    static uint64_t samples[STEPS];
+    struct kvd_error error;
+    kvd_store *store;
+    uint32_t rounds = 0, due;
+    must(kvd_attach(b->client, 0, NULL, &store, &error), &error, "attach");
+    begin_steps(b, items);
+    for (uint32_t step = 0; step < STEPS; step++) {
+        for (uint32_t i = 0; i < SEQUENCES; i++) items[i].ensure[0] = ++items[i].commit[0] + 1;
+        uint64_t from = now_ns();
+        must(kvd_advance(store, items, SEQUENCES, &due, &error), &error, "advance");
+        samples[step] = now_ns() - from;
+        for (uint32_t i = 0; i < SEQUENCES && due; i++)
+            b->items[i].pool[0] = round_pool(items[i].commit[0], KVD_NONE, KVD_NONE, items[i].ensure[0]);
+        if (due) round_of(b, SEQUENCES);
+        rounds += due > 0;
+        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+    }
+    end_all(b);
+    kvd_detach(store);
+    qsort(samples, STEPS, sizeof *samples, by_value);
+    printf("BENCH %s.steady64.advance.p50 %.2f us\n", b->prefix, quantile_us(samples, STEPS, 0.5));
+    printf("BENCH %s.steady64.advance.p99 %.2f us\n", b->prefix, quantile_us(samples, STEPS, 0.99));
+    printf("BENCH %s.steady64.steps %u count\n", b->prefix, STEPS);
+    printf("BENCH %s.steady64.rounds %u count\n", b->prefix, rounds);
+    fflush(stdout);
+}
+
 static void measure_way(const char *kvd, uint32_t samples, bool ring) {
     struct bench b = { .samples = samples, .ring = ring, .prefix = ring ? "rpc" : "rpc.socket" };
     char path[128];
@@ -338,6 +383,7 @@ static void measure_way(const char *kvd, uint32_t samples, bool ring) {
     must(kvd_connect(&o, &b.client, &error), &error, "connect");
     for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) measure(&b, &jobs[i]);
     measure_fairness(&b, path);
+    if (ring) measure_steady(&b);
     clean_up(&b);
 }
 
