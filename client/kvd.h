@@ -407,8 +407,9 @@ struct kvd_frontier {
 };
 /* Writes what the items say, and sets mapped and due of each. *ret_due: how many are due. Makes no system call but,
  * about once in a window and sequence, a write to an eventfd. Never waits, and reports no loss of the connection: a
- * Round does. An item whose Round is under way (kvd_round_start) is due. Where the store gives no boards (ring = no,
- * or state images) only what is mapped counts.
+ * Round does. Leave out a sequence whose Round is under way (kvd_round_start): what this says could overtake it, and
+ * the Round's commit would be refused. Where the store gives no boards (ring = no, or state images) only what is mapped
+ * counts.
  * Threads: one thread at a time advances a sequence. KVD_OUT_OF_RANGE: there is no such row; nothing was written. */
 KVD_API enum kvd_status kvd_advance(kvd_store *store, struct kvd_frontier *items, uint32_t n, uint32_t *ret_due,
                                     struct kvd_error *error);

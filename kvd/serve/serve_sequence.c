@@ -155,6 +155,7 @@ void serve_round(struct call *call) {
     for (uint32_t i = 0; i < n; i++) {
         answer_item(s, &memory->results[i], &results[memory->index[i]]);
         if (memory->results[i].refusal.code != STORE_OK) continue;
+        board_follow(s, memory->bundles[i]);
         note_launcher(s, memory->bundles[i], &memory->items[i], session_id(s, call->session));
         op->boards |= board_expect(s, memory->bundles[i], memory->results[i].pool, pending_tag(s, op));
     }

@@ -17,7 +17,7 @@
 #include "session.h"
 #include "transfer.h"
 
-#define AT_ONCE 64u /* boundaries in one hold of the lock */
+#define AT_ONCE 64u /* boundaries in one hold of the lock, refused ones too */
 
 /* What its worker wishes, as an item. False: nothing, or the window has more than its last page left. */
 static bool read_item(struct service *s, const struct bundle *b, struct store_round_item *item) {
@@ -39,30 +39,22 @@ static bool read_item(struct service *s, const struct bundle *b, struct store_ro
     return last_page;
 }
 
-/* A frontier only advances, and not past what is mapped for the worker to see: the store may have mapped more. */
-static bool can_be(const struct service *s, const struct bundle *b, const struct store_round_item *item) {
-    for (uint32_t p = 0; p < s->pools.n_pools; p++)
-        if (item->pool[p].ask & KVD_ROUND_COMMIT &&
-            (item->pool[p].commit < b->on_board.committed[p] || item->pool[p].commit > b->on_board.mapped[p]))
-            return false;
-    return true;
-}
-
+/* What is mapped for it is in device memory, so the store has nothing mapped that its worker cannot see. */
 static bool may_be_swept(const struct bundle *b, kvd_session_id me) {
     return b->used && b->on_board.turn && !b->on_board.tag && b->launcher.bits == me.bits && !b->ending;
 }
 
-/* True: rows were added to the batch. */
+/* True: the store was asked. */
 static bool sweep_bundle(struct service *s, struct bundle *b, uint32_t tag) {
     struct store_round_item item;
-    struct store_round_result result = { .refusal.code = STORE_E_RANGE };
+    struct store_round_result result;
     struct kvd_victim gone[KVD_MAX_GROWTH];
     if (!read_item(s, b, &item)) return false;
     item.ticket = tag;
-    if (can_be(s, b, &item)) boundary_ask(s, b, &item, gone, &result);
+    boundary_ask(s, b, &item, gone, &result);
     if (result.refusal.code != STORE_OK) {
         s->metrics.board_refusals++;
-        return false;
+        return true;
     }
     s->metrics.board_boundaries++;
     transfer_rows(s->transfer, result.pool);

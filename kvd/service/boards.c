@@ -16,7 +16,9 @@
 
 #include "clock.h"
 #include "core.h"
+#include "mutant.h"
 #include "session.h"
+#include "transfer.h"
 
 #define SECOND_NS UINT64_C(1000000000)
 #define RINGS 4096u /* a second */
@@ -62,9 +64,13 @@ static uint64_t tag_of(const struct service *s, const struct session *session) {
     return BOARD_TAG + (uint64_t)(session - s->sessions);
 }
 
-bool board_hand_over(struct service *s, struct session *session, struct board *board) {
+static bool hear_bell(struct service *s, const struct session *session, const struct board *board) {
     struct epoll_event e = { .events = EPOLLIN | EPOLLET, .data.u64 = tag_of(s, session) };
-    if (epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, board->bell_fd, &e)) return false;
+    return epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, board->bell_fd, &e) == 0;
+}
+
+bool board_hand_over(struct service *s, struct session *session, struct board *board) {
+    if (!hear_bell(s, session, board)) return false;
     board->session = session;
     session->board = board;
     return true;
@@ -96,10 +102,7 @@ static struct board_slot *slot_at(struct service *s, const struct bundle *b) {
 const struct board_slot *board_slot_of(struct service *s, const struct bundle *b) { return slot_at(s, b); }
 
 void board_expect_more(const struct service *s, struct bundle *b, const struct kvd_pool_view *views, uint32_t tag) {
-    for (uint32_t p = 0; p < s->pools.n_pools; p++) {
-        b->on_board.mapped[p] = views[p].membership * KVD_PAGE_TOKENS;
-        b->on_board.committed[p] = views[p].committed;
-    }
+    for (uint32_t p = 0; p < s->pools.n_pools; p++) b->on_board.mapped[p] = views[p].membership * KVD_PAGE_TOKENS;
     b->on_board.tag = tag;
 }
 
@@ -109,6 +112,12 @@ bool board_expect(struct service *s, struct bundle *b, const struct kvd_pool_vie
     b->on_board.arrives = true;
     board_expect_more(s, b, views, tag);
     return true;
+}
+
+/* One entry of its row once more: batches end in order, and one without a write would be done at once. */
+void board_follow(const struct service *s, const struct bundle *b) {
+    const struct kvd_pool_view views[KVD_MAX_POOLS] = { { .row = b->on_board.row, .slice_count = 1 } };
+    if (b->on_board.tag && !MUTANT(round_overtakes_its_board)) transfer_rows(s->transfer, views);
 }
 
 static void tell_mapped(struct service *s, struct bundle *b) {
@@ -124,8 +133,9 @@ static void tell_mapped(struct service *s, struct bundle *b) {
 }
 
 void boards_published(struct service *s, uint32_t tag, bool done) {
-    for (uint32_t i = 0; i < s->config.max_concurrency; i++) {
+    for (uint32_t i = 0, seen = 0; seen < s->n_bundles; i++) { /* new ones are the first that are free */
         struct bundle *b = &s->bundles[i];
+        seen += b->used;
         if (!b->used || b->on_board.tag != tag) continue;
         b->on_board.tag = 0;
         if (done) tell_mapped(s, b);
@@ -155,11 +165,11 @@ struct board *boards_take_due(struct service *s) {
     return board;
 }
 
-static void hear(struct service *s, const struct session *session, bool on) {
-    struct epoll_event e = { .events = on ? EPOLLIN | EPOLLET : 0, .data.u64 = tag_of(s, session) };
-    if (epoll_ctl(s->epoll_fd, EPOLL_CTL_MOD, session->board->bell_fd, &e)) return;
-    s->deaf_boards = s->deaf_boards - session->board->deaf + !on;
-    session->board->deaf = !on;
+/* Out of epoll: a file that is in it wakes its owner with errors, too. */
+static void stop_hearing_bell(struct service *s, struct board *board) {
+    if (board->deaf || epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, board->bell_fd, NULL)) return;
+    board->deaf = true;
+    s->deaf_boards++;
 }
 
 void board_rung(struct service *s, uint64_t tag) {
@@ -172,7 +182,7 @@ void board_rung(struct service *s, uint64_t tag) {
             board->second_ns = now;
             board->rings = 0;
         }
-        if (++board->rings >= RINGS) hear(s, session, false);
+        if (++board->rings >= RINGS) stop_hearing_bell(s, board);
         board->due = true;
         board->at = 0;
         board_go_on(s, board);
@@ -182,9 +192,10 @@ void board_rung(struct service *s, uint64_t tag) {
 
 void boards_listen(struct service *s, uint64_t now_ns) {
     for (uint32_t i = 0; s->deaf_boards && i < s->config.sessions; i++) {
-        struct session *session = &s->sessions[i];
-        if (session->used && session->board && session->board->deaf &&
-            clock_since(session->board->second_ns, now_ns) >= SECOND_NS)
-            hear(s, session, true);
+        const struct session *session = &s->sessions[i];
+        struct board *board = session->used ? session->board : NULL;
+        if (!board || !board->deaf || clock_since(board->second_ns, now_ns) < SECOND_NS) continue;
+        board->deaf = !hear_bell(s, session, board); /* no memory: later */
+        s->deaf_boards -= !board->deaf;
     }
 }

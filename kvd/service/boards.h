@@ -49,6 +49,8 @@ void board_take_back(struct service *s, struct session *session);
 bool board_expect(struct service *s, struct bundle *b, const struct kvd_pool_view *views, uint32_t tag);
 /* The same for a sequence that is on the board. */
 void board_expect_more(const struct service *s, struct bundle *b, const struct kvd_pool_view *views, uint32_t tag);
+/* ROW-4: the batch that is being built ends after the one that this bundle's board waits for, if there is one. */
+void board_follow(const struct service *s, const struct bundle *b);
 /* A batch has ended; done: its rows are in device memory. */
 void boards_published(struct service *s, uint32_t tag, bool done);
 /* Takes it off. */

@@ -33,10 +33,10 @@ struct growth_list {
 
 /* What its launcher's board says of a sequence (boards.h). */
 struct on_board {
-    uint64_t turn;     /* 0: it is on none */
-    bool arrives;      /* it is put on when the batch has ended */
-    uint32_t row, tag; /* of the batch that brings what is mapped; 0: it is there */
-    uint32_t mapped[KVD_MAX_POOLS], committed[KVD_MAX_POOLS]; /* tokens, with that batch */
+    uint64_t turn;                  /* 0: it is on none */
+    bool arrives;                   /* it is put on when the batch has ended */
+    uint32_t row, tag;              /* of the batch that brings what is mapped; 0: it is there */
+    uint32_t mapped[KVD_MAX_POOLS]; /* tokens, with that batch */
 };
 
 struct bundle {

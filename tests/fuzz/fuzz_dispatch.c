@@ -2,7 +2,7 @@
  *
  * Requests through the whole service: sessions, numbers, store, device tables. The input is a program: each step picks
  * a connection and a request and fills it from the bytes that follow, with handles that earlier answers gave (or
- * nearly), or sends raw bytes as a frame.
+ * nearly), sends raw bytes as a frame, or writes anything on the board of its session and rings (STEP-3).
  *
  * Must hold: every frame has one answer that decodes; the audit finds nothing after every program; and when all
  * sessions have said goodbye or died and all continuations are released, everything is available again. So one service
@@ -26,6 +26,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "boards.h"
 #include "codec.h"
 #include "device_host_hook.h"
 #include "draw.h"
@@ -38,6 +39,7 @@
 #define ARENA (96 << 10)
 #define LINKS 4
 #define LIVES 16
+#define ROWS 4
 
 struct fuzz_link {
     struct link link; /* first */
@@ -311,6 +313,69 @@ static void tier_step(void) {
     (void)scheduler_calls(&q, &r);
 }
 
+/* ---- boards ---------------------------------------------------------------------------------------- */
+
+static struct hand {
+    struct board_segment *segment; /* NULL: none */
+    int bell;
+    kvd_session_id session;
+} hands[LINKS];
+
+static int granted(const struct fuzz_link *l, uint32_t index) {
+    char why[KVD_MESSAGE_BYTES];
+    struct service_grant g = { .session = l->session,
+                               .pid = (uint64_t)getpid(),
+                               .uid = getuid() + (FUZZ_HOST && l == links[LINKS - 1]),
+                               .fd_index = index,
+                               .fd = -1 };
+    return service_grant_fd(service, &g, why, sizeof why) == KVD_OK ? g.fd : -1;
+}
+
+static void drop_board(struct hand *h) {
+    if (!h->segment) return;
+    munmap(h->segment, board_bytes(ROWS));
+    close(h->bell);
+    h->segment = NULL;
+}
+
+/* That of the link's session, which may be another one than last time. */
+static bool take_board(struct hand *h, const struct fuzz_link *l) {
+    if (h->segment && h->session.bits == l->session.bits) return true;
+    drop_board(h);
+    int fd = granted(l, BOARD_SEGMENT_FD);
+    if (fd < 0) return false;
+    void *at = mmap(NULL, board_bytes(ROWS), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    must(at != MAP_FAILED, "a board can be mapped");
+    *h = (struct hand){ .segment = at, .bell = granted(l, BOARD_BELL_FD), .session = l->session };
+    must(h->bell >= 0, "who has a board has its bell");
+    return true;
+}
+
+/* Wishes near what is mapped, or a word anywhere. */
+static void scribble(struct board_segment *segment) {
+    struct board_slot *slot = &segment->slot[u8() % ROWS];
+    struct board_wish wishes[KVD_MAX_POOLS];
+    uint8_t what = u8();
+    if (what < 64) {
+        uint64_t word = u8() * UINT64_C(0x0101010101010101);
+        memcpy((uint8_t *)segment + u8() * 8u % board_bytes(ROWS), &word, sizeof word);
+        return;
+    }
+    for (uint32_t p = 0; p < KVD_MAX_POOLS; p++) {
+        uint32_t end = slot->mapped[p] + 64;
+        wishes[p] = (struct board_wish){ what & 1 ? end - u8() : 0, what & 2 ? end - u8() : 0 };
+    }
+    board_write_wishes(slot, slot->turn, wishes);
+}
+
+static void board_step(struct hand *h, const struct fuzz_link *l) {
+    if (!take_board(h, l)) return;
+    for (uint8_t n = u8() % 4; n; n--) scribble(h->segment);
+    must(write(h->bell, &(uint64_t){ 1 }, sizeof(uint64_t)) == sizeof(uint64_t), "a bell can be rung");
+    service_run(service);
+}
+
 static void step(void) {
     struct msg_reply r = { 0 };
     uint8_t which = u8(), type = u8();
@@ -330,6 +395,10 @@ static void step(void) {
     }
     if (FUZZ_HOST && type >= 240) hold(type >= 245);
     if (!l->session.bits) hello(l, KVD_ROLE_OBSERVER + type % 4);
+    if (type >= 234 && type < 240) {
+        board_step(&hands[which % LINKS], l);
+        return;
+    }
     if (type >= 230) { /* raw */
         uint8_t frame[FRAME_HEADER + 64];
         size_t n = u8() % 65;
@@ -490,6 +559,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     hello(links[2], KVD_ROLE_ADMIN);
     while (draw.left) step();
     settle();
-    for (int i = 0; i < LINKS; i++) link_drop(links[i]);
+    for (int i = 0; i < LINKS; i++) {
+        link_drop(links[i]);
+        drop_board(&hands[i]);
+    }
     return 0;
 }

@@ -8,11 +8,13 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "board.h"
 #include "boards.h"
 #include "core.h"
+#include "device_backend.h"
 #include "service_fixture.h"
 #include "session.h"
 
@@ -207,6 +209,93 @@ static void step_2_twice_is_once(void) {
     fx_stop(&fx);
 }
 
+/* ---- a device that is late ---------------------------------------------------------------------------------- */
+
+static struct device_backend late;
+static bool held;
+
+static int late_submit(struct device *device, const struct device_batch *batch, uint64_t *ret_ticket,
+                       bool *ret_inline_done, char *err, size_t err_bytes) {
+    int status = device_host_backend.submit(device, batch, ret_ticket, ret_inline_done, err, err_bytes);
+    *ret_inline_done = *ret_inline_done && !held;
+    return status;
+}
+
+static int late_poll(struct device *device, uint64_t *ret_done, char *err, size_t err_bytes) {
+    static uint64_t said;
+    int status = held ? 0 : device_host_backend.poll(device, &said, err, err_bytes);
+    *ret_done = said;
+    return status;
+}
+
+static void let_go(void) {
+    held = false;
+    service_run(fx.service);
+    fx_settle(&fx, NULL);
+}
+
+/* ROW-4, STEP-2: what is mapped is told when it is in device memory. A boundary, a death and the next session of the
+ * same place come in between. */
+static void step_2_row_4_told_when_it_is_there(void) {
+    struct hand h;
+    struct step s;
+    KVT_NEED(fx_start(&fx, &(struct fx_setup){ .map_ahead = 4 }));
+    late = device_host_backend;
+    late.submit = late_submit;
+    late.poll = late_poll;
+    fx.service->pools.device[0]->backend = &late;
+    struct fx_peer *scheduler = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    KVT_NEED(take_board(&h, fx_session(&fx, KVD_ROLE_WORKER, 0)));
+    KVT_NEED(begin_step(&s, &h, scheduler, 100, 2000));
+    uint32_t before = s.mapped[0];
+    held = true;
+    wish(&s, before - 10, before - 9);
+    ring(&h);
+    ring(&h); /* twice is once */
+    KVT_EQ(look(&s), BOARD_ON);
+    KVT_EQ(s.mapped[0], before);
+    KVT_EQ(boundaries(), 1);
+    let_go();
+    KVT_EQ(look(&s), BOARD_ON);
+    KVT_TRUE(s.mapped[0] > before && row_is_mapped(&s));
+    KVT_EQ(boundaries(), 1);
+
+    uint64_t turn = s.turn;
+    before = s.mapped[0];
+    held = true;
+    wish(&s, before - 10, before - 9);
+    ring(&h);
+    struct kvd_round_item item = { .sequence = s.sequence,
+                                   .pool = { round_pool(before - 9, KVD_NONE, KVD_NONE, before - 8) } };
+    fx_send(h.peer, REQUEST(FRAME_ROUND, .header.session = h.peer->session, .header.sequence = ++h.peer->sequence,
+                            .u.round = { 1, &item }));
+    KVT_EQ(look(&s), BOARD_OFF);
+    let_go();
+    KVT_TRUE(fx_reply(h.peer, FRAME_ROUND, &r) && r.u.round.items[0].status == KVD_OK);
+    KVT_EQ(look(&s), BOARD_ON);
+    KVT_TRUE(s.turn != turn && s.mapped[0] > before && row_is_mapped(&s));
+    KVT_EQ(committed(scheduler, s.sequence), before - 9);
+
+    struct hand next;
+    held = true;
+    wish(&s, s.mapped[0] - 10, s.mapped[0] - 9);
+    ring(&h);
+    KVT_EQ(boundaries(), 3);
+    fx_kill(h.peer);
+    KVT_EQ(look(&s), BOARD_OFF);
+    KVT_NEED(take_board(&next, fx_session(&fx, KVD_ROLE_WORKER, 0)));
+    KVT_EQ((uint32_t)next.peer->session.bits, (uint32_t)h.peer->session.bits); /* the same place */
+    ring(&next);
+    let_go();
+    KVT_EQ(fx_audit(&fx), 0);
+    KVT_NEED(begin_step(&s, &next, scheduler, 100, 2000));
+    KVT_EQ(decode(&s, 100, 400), 1);
+    drop_board(&h);
+    drop_board(&next);
+    fx_peer_free(scheduler);
+    fx_stop(&fx);
+}
+
 /* ---- what does not count ------------------------------------------------------------------------------------- */
 
 /* STEP-1: what was written before a boundary is of the turn before. */
@@ -396,6 +485,12 @@ static void step_3_whose_board_it_is(void) {
     KVT_EQ(grant(x, token, board, (kvd_session_id){ 0 }, &fd), KVD_PERMISSION_DENIED);
     KVT_EQ(grant(w, token ^ 1, board, (kvd_session_id){ 0 }, &fd), KVD_PERMISSION_DENIED);
     KVT_EQ(grant(w, token, bell, (kvd_session_id){ 0 }, &fd), KVD_RESOURCE_EXHAUSTED); /* the board comes first */
+    struct rlimit before, none;
+    KVT_OK(getrlimit(RLIMIT_NOFILE, &before));
+    none = (struct rlimit){ 0, before.rlim_max };
+    KVT_OK(setrlimit(RLIMIT_NOFILE, &none)); /* no file is free */
+    KVT_EQ(grant(w, 0, board, w->session, &fd), KVD_RESOURCE_EXHAUSTED);
+    KVT_OK(setrlimit(RLIMIT_NOFILE, &before));
     KVT_EQ(grant(w, 0, board, w->session, &fd), KVD_OK);
     close(fd);
     KVT_EQ(grant(w, 0, board, w->session, &fd), KVD_OK); /* once more: the same */
@@ -448,58 +543,53 @@ static void step_3_who_rings_for_ever_is_not_heard(void) {
     fx_stop(&fx);
 }
 
-static uint64_t draw(uint64_t *state) {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    return *state;
-}
-
 /* A word of the board: anything, or something that nearly fits. */
 static void scribble(struct hand *h, uint64_t *random) {
-    struct board_slot *slot = &h->board->slot[draw(random) % 8];
-    uint64_t kind = draw(random) % 6, turn = atomic_load(&slot->turn);
+    struct board_slot *slot = &h->board->slot[kvt_random(random) % 8];
+    uint64_t kind = kvt_random(random) % 6, turn = atomic_load(&slot->turn);
     uint32_t near = atomic_load(&slot->mapped[0]);
     struct board_wish wishes[KVD_MAX_POOLS];
     for (uint32_t p = 0; p < KVD_MAX_POOLS; p++) {
-        wishes[p].commit = kind == 0 ? (uint32_t)draw(random) : near - (uint32_t)(draw(random) % 200);
-        wishes[p].ensure = kind == 1 ? (uint32_t)draw(random) : near - 32 + (uint32_t)(draw(random) % 200);
+        wishes[p].commit = kind == 0 ? (uint32_t)kvt_random(random) : near - (uint32_t)(kvt_random(random) % 200);
+        wishes[p].ensure = kind == 1 ? (uint32_t)kvt_random(random) : near - 32 + (uint32_t)(kvt_random(random) % 200);
     }
-    if (kind == 2) atomic_store(&slot->worker_turn, draw(random));
-    else if (kind == 3) atomic_store(&slot->wish[draw(random) % KVD_MAX_POOLS], draw(random));
+    if (kind == 2) atomic_store(&slot->worker_turn, kvt_random(random));
+    else if (kind == 3) atomic_store(&slot->wish[kvt_random(random) % KVD_MAX_POOLS], kvt_random(random));
     else board_write_wishes(slot, turn, wishes);
     if (kind != 4) return;
-    atomic_store(&slot->mapped[draw(random) % KVD_MAX_POOLS], (uint32_t)draw(random)); /* what is kvd's to write */
-    if (draw(random) % 8 == 0) atomic_store(&slot->turn, draw(random));
-    if (draw(random) % 8 == 0) atomic_store(&slot->sequence, draw(random));
+    /* what is kvd's to write */
+    atomic_store(&slot->mapped[kvt_random(random) % KVD_MAX_POOLS], (uint32_t)kvt_random(random));
+    if (kvt_random(random) % 8 == 0) atomic_store(&slot->turn, kvt_random(random));
+    if (kvt_random(random) % 8 == 0) atomic_store(&slot->sequence, kvt_random(random));
 }
 
 struct scribbler {
     struct hand *hand;
+    uint64_t random;
     atomic_bool over;
 };
 
+/* It rings 2000 times: a service that answers slower than it rings would never settle. */
 static void *scribble_on(void *argument) {
     struct scribbler *s = argument;
-    uint64_t random = 77, one = 1;
-    while (!atomic_load(&s->over)) {
-        scribble(s->hand, &random);
-        if (draw(&random) % 16) continue;
-        ssize_t n = write(s->hand->bell, &one, sizeof one);
-        (void)n;
+    uint64_t one = 1;
+    for (uint32_t rings = 0; !atomic_load(&s->over);) {
+        scribble(s->hand, &s->random);
+        if (rings == 2000 || kvt_random(&s->random) % 16) continue;
+        rings += write(s->hand->bell, &one, sizeof one) > 0;
     }
     return NULL;
 }
 
 /* STEP-3: a hostile worker writes anywhere on its board while another one decodes. threaded: at any moment. */
-static void hostile(uint64_t seed, bool threaded) {
+static void hostile(uint64_t way, bool threaded) {
     struct hand good, bad;
     struct step s, own[3];
-    struct scribbler scribbler = { .hand = &bad };
+    uint64_t random = kvt_seed() + way;
+    struct scribbler scribbler = { .hand = &bad, .random = random };
     pthread_t thread;
-    uint64_t random = seed * 2654435761u + 1;
     KVT_NEED(
-        fx_start(&fx, &(struct fx_setup){ .map_ahead = 4, .growth = seed % 2, .more = seed % 3 ? "" : WINDOW_POOL }));
+        fx_start(&fx, &(struct fx_setup){ .map_ahead = 4, .growth = way % 2, .more = way % 3 ? "" : WINDOW_POOL }));
     struct fx_peer *scheduler = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
     KVT_NEED(take_board(&good, fx_session(&fx, KVD_ROLE_WORKER, 0)));
     KVT_NEED(take_board(&bad, fx_session(&fx, KVD_ROLE_WORKER, 0)));
@@ -507,13 +597,13 @@ static void hostile(uint64_t seed, bool threaded) {
     for (uint32_t i = 0; i < 3; i++) KVT_NEED(begin_step(&own[i], &bad, scheduler, 100, 1000));
     if (threaded) KVT_NEED(!pthread_create(&thread, NULL, scribble_on, &scribbler));
     for (uint32_t f = 100, end = 0; f < 1400; f = end) {
-        end = f + 1 + (uint32_t)(draw(&random) % 60);
+        end = f + 1 + (uint32_t)(kvt_random(&random) % 60);
         decode(&s, f, end);
         if (!threaded)
             for (uint32_t i = 0; i < 20; i++) scribble(&bad, &random);
-        if (!threaded && draw(&random) % 2) ring(&bad);
-        uint32_t i = (uint32_t)(draw(&random) % 3);
-        if (draw(&random) % 4 == 0) /* back on the board, if it is to be had */
+        if (!threaded && kvt_random(&random) % 2) ring(&bad);
+        uint32_t i = (uint32_t)(kvt_random(&random) % 3);
+        if (kvt_random(&random) % 4 == 0) /* back on the board, if it is to be had */
             (void)fx_round(bad.peer, own[i].sequence, KVD_UNCHANGED, 101, NULL);
     }
     atomic_store(&scribbler.over, true);
@@ -530,7 +620,7 @@ static void hostile(uint64_t seed, bool threaded) {
 }
 
 static void step_3_a_hostile_writer_harms_itself(void) {
-    for (uint64_t seed = 0; seed < 12; seed++) hostile(seed, false);
+    for (uint64_t way = 0; way < 12; way++) hostile(way, false);
 }
 
 static void step_3_a_hostile_writer_at_any_moment(void) { hostile(1, true); }
@@ -542,6 +632,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(step_2_grp_2_windows_move_on),
                                              KVT_CASE(step_2_twice_is_once),
                                              KVT_CASE(step_2_fit_4_growth_asks_the_list),
+                                             KVT_CASE(step_2_row_4_told_when_it_is_there),
                                              KVT_CASE(step_1_a_boundary_begins_a_turn),
                                              KVT_CASE(step_3_what_cannot_be_is_refused),
                                              KVT_CASE(step_3_whose_board_it_is),
