@@ -316,6 +316,14 @@ static void measure_fairness(struct bench *b, const char *socket) {
 }
 
 #define STEPS 2048u
+#define REST 5u /* seconds */
+
+static double kvd_cpu_us(const struct bench *b) {
+    struct timespec spent = { 0 };
+    clockid_t clock;
+    if (clock_getcpuclockid(b->kvd, &clock) || clock_gettime(clock, &spent)) bench_die("kvd has no CPU clock");
+    return (double)spent.tv_sec * 1e6 + (double)spent.tv_nsec * 1e-3;
+}
 
 /* Sequence i is 4 i tokens ahead of the first, so that their windows do not end together. */
 static void begin_steps(struct bench *b, struct kvd_frontier *items) {
@@ -329,7 +337,8 @@ static void begin_steps(struct bench *b, struct kvd_frontier *items) {
                                           .mapped = { b->results[i].pool[0].membership * 64 } };
 }
 
-/* Decode by kvd_advance, a step a millisecond: what the client spends on a step, and the Rounds that it had to send. */
+/* Decode by kvd_advance, a step a millisecond: what the client spends on a step, the Rounds that it had to send, and
+ * the CPU time of kvd for it and for boards on which nothing happens. */
 static void measure_steady(struct bench *b) {
     static struct kvd_frontier items[SEQUENCES];
     static uint64_t samples[STEPS];
@@ -338,6 +347,9 @@ static void measure_steady(struct bench *b) {
     uint32_t rounds = 0, due;
     must(kvd_attach(b->client, 0, NULL, &store, &error), &error, "attach");
     begin_steps(b, items);
+    double idle = kvd_cpu_us(b);
+    sleep(REST);
+    double begun = kvd_cpu_us(b);
     for (uint32_t step = 0; step < STEPS; step++) {
         for (uint32_t i = 0; i < SEQUENCES; i++) items[i].ensure[0] = ++items[i].commit[0] + 1;
         uint64_t from = now_ns();
@@ -349,11 +361,14 @@ static void measure_steady(struct bench *b) {
         rounds += due > 0;
         nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
     }
+    double spent = kvd_cpu_us(b) - begun;
     end_all(b);
     kvd_detach(store);
     qsort(samples, STEPS, sizeof *samples, by_value);
     printf("BENCH %s.steady64.advance.p50 %.2f us\n", b->prefix, quantile_us(samples, STEPS, 0.5));
     printf("BENCH %s.steady64.advance.p99 %.2f us\n", b->prefix, quantile_us(samples, STEPS, 0.99));
+    printf("BENCH %s.steady64.kvd.step %.2f us\n", b->prefix, spent / STEPS);
+    printf("BENCH %s.steady64.kvd.idle %.2f us/s\n", b->prefix, (begun - idle) / REST);
     printf("BENCH %s.steady64.steps %u count\n", b->prefix, STEPS);
     printf("BENCH %s.steady64.rounds %u count\n", b->prefix, rounds);
     fflush(stdout);
