@@ -236,7 +236,7 @@ bool fx_call(struct fx_peer *p, struct msg_request *request, struct msg_reply *r
 
 void fx_settle(struct fx *fx, const struct fx_peer *peer) {
     struct pollfd f = { .fd = service_fd(fx->service), .events = POLLIN };
-    while (!(peer && peer->n) && poll(&f, 1, peer ? 2000 : 0) == 1) service_run(fx->service);
+    while (!(peer && peer->n) && poll(&f, 1, peer ? 60000 : 0) == 1) service_run(fx->service);
 }
 
 /* ---- shorthands ---------------------------------------------------------------------------------- */
