@@ -489,6 +489,15 @@ KVD_API enum kvd_status kvd_drain(kvd_client *client, bool on, struct kvd_error 
 KVD_API enum kvd_status kvd_list_continuations(kvd_client *client, const struct kvd_root *domain, uint32_t *cursor,
                                                struct kvd_continuation_info *ret_infos, uint32_t max, uint32_t *ret_n,
                                                struct kvd_error *error);
+/* Continuations that changed behind *cursor: made, named further, shortened, demoted or brought back, used, of another
+ * retention, or gone (frontier 0, and nothing else is told; it may be told more than once). What they are now, not what
+ * they were. Writes max or KVD_MAX_LIST at most; *ret_more: there are more by now, even where it writes none.
+ *
+ * So a scheduler keeps its own catalogue: begin with *cursor 0, which writes none and sets *cursor; then list all; then
+ * call this again and again. KVD_OUT_OF_RANGE: so many have changed that the oldest are not kept, or kvd is another
+ * instance: begin anew. An answer that is lost does no harm: call with the cursor before. */
+KVD_API enum kvd_status kvd_list_changes(kvd_client *client, uint64_t *cursor, struct kvd_continuation_info *ret_infos,
+                                         uint32_t max, uint32_t *ret_n, bool *ret_more, struct kvd_error *error);
 KVD_API enum kvd_status kvd_list_sequences(kvd_client *client, const struct kvd_root *domain, uint32_t *cursor,
                                            struct kvd_sequence_info *ret_infos, uint32_t max, uint32_t *ret_n,
                                            struct kvd_error *error);

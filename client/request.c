@@ -337,6 +337,27 @@ enum kvd_status kvd_list_continuations(kvd_client *c, const struct kvd_root *dom
     RUN_LIST(FRAME_LIST_CONTINUATIONS, domain, continuations);
 }
 
+enum kvd_status kvd_list_changes(kvd_client *c, uint64_t *cursor, struct kvd_continuation_info *ret_infos, uint32_t max,
+                                 uint32_t *ret_n, bool *ret_more, struct kvd_error *error) {
+    struct msg_reply reply;
+    struct pending_call *call;
+    if (!cursor || !ret_infos || !max || !ret_n || !ret_more) return refuse_null(error, __func__);
+    struct msg_request request = { .type = FRAME_LIST_CHANGES,
+                                   .u.changes = { *cursor, max < KVD_MAX_LIST ? max : KVD_MAX_LIST } };
+    enum kvd_status status = call_run(c, &request, &call, &reply, error);
+    if (status != KVD_OK) return status;
+    if (reply.u.changes.n > max)
+        status = client_fail(error, KVD_INTERNAL, "kvd answered %u changes, of %u", reply.u.changes.n, max);
+    else {
+        if (reply.u.changes.n) memcpy(ret_infos, reply.u.changes.items, reply.u.changes.n * sizeof *ret_infos);
+        *ret_n = reply.u.changes.n;
+        *ret_more = reply.u.changes.more;
+        *cursor = reply.u.changes.cursor;
+    }
+    call_done(c, call);
+    return status;
+}
+
 enum kvd_status kvd_list_sequences(kvd_client *c, const struct kvd_root *domain, uint32_t *cursor,
                                    struct kvd_sequence_info *ret_infos, uint32_t max, uint32_t *ret_n,
                                    struct kvd_error *error) {

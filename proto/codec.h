@@ -92,6 +92,10 @@ struct msg_request {
             kvd_continuation continuation;
             uint32_t first;
         } read_chain;
+        struct {
+            uint64_t cursor;
+            uint32_t max;
+        } changes;                 /* ListChanges */
         uint32_t check_cold;       /* CheckColdTier: objects */
         struct kvd_cold_want cold; /* FindCold, LoadCold */
     } u;
@@ -122,6 +126,12 @@ struct msg_reply {
             uint32_t n, next_cursor;
             struct kvd_continuation_info *items;
         } continuations; /* next_cursor is KVD_UNCHANGED at the end */
+        struct {
+            uint64_t cursor;
+            uint32_t n;
+            bool more;
+            struct kvd_continuation_info *items;
+        } changes;
         struct {
             uint32_t n, next_cursor;
             struct kvd_sequence_info *items;

@@ -416,6 +416,16 @@ static const struct codec_map continuations_map =
     CODEC_TABLE(kvd__v1__list_continuations_reply__descriptor, continuations_fields);
 #undef PB
 
+#define PB Kvd__V1__ListChangesReply
+static const struct codec_field changes_fields[] = {
+    HEADER,
+    U64(cursor, u.changes.cursor),
+    BOOL(more, u.changes.more),
+    SUBS_NEW(items, u.changes.items, u.changes.n, KVD_MAX_LIST, continuation_map),
+};
+static const struct codec_map changes_map = CODEC_TABLE(kvd__v1__list_changes_reply__descriptor, changes_fields);
+#undef PB
+
 #define PB Kvd__V1__ListSequencesReply
 static const struct codec_field sequences_fields[] = {
     HEADER,

@@ -205,6 +205,15 @@ static const struct codec_field list_fields[] = {
 static const struct codec_map list_map = CODEC_TABLE(kvd__v1__list_request__descriptor, list_fields);
 #undef PB
 
+#define PB Kvd__V1__ListChangesRequest
+static const struct codec_field changes_fields[] = {
+    HEADER,
+    U64(cursor, u.changes.cursor),
+    U32_IN(max, u.changes.max, 0, KVD_MAX_LIST),
+};
+static const struct codec_map changes_map = CODEC_TABLE(kvd__v1__list_changes_request__descriptor, changes_fields);
+#undef PB
+
 #define PB Kvd__V1__RoundRequest
 static const struct codec_field round_fields[] = { HEADER, CUSTOM("round", codec_round_load, codec_round_store) };
 static const struct codec_map round_map = CODEC_TABLE(kvd__v1__round_request__descriptor, round_fields);

@@ -88,7 +88,8 @@ enum frame_numbering {
     X(FIND_COLD,          40, FindCold,          find_cold,          cold,         cold,          ENGINES,    CHANGE) \
     X(LOAD_COLD,          41, LoadCold,          load_cold,          cold,         cold,          SCHEDULERS, CHANGE) \
     X(OPEN_RING,          42, OpenRing,          open_ring,          empty,        ring,          ANYONE,     QUERY) \
-    X(DESCRIBE_REUSE,     43, DescribeReuse,     describe_reuse,     empty,        reuse,         ANYONE,     QUERY)
+    X(DESCRIBE_REUSE,     43, DescribeReuse,     describe_reuse,     empty,        reuse,         ANYONE,     QUERY)  \
+    X(LIST_CHANGES,       44, ListChanges,       list_changes,       changes,      changes,       ANYONE,     QUERY)
 /* clang-format on */
 
 enum frame_type {

@@ -80,6 +80,7 @@ static bool call_reserve(struct call *call) {
         ok = victims_reserve(call);
         tenant_salt_root(call, &call->request.u.choose.activation.root.digest);
         break;
+    case FRAME_LIST_CHANGES:
     case FRAME_LIST_CONTINUATIONS: ok = take_memory(call, LIST_AT_ONCE * sizeof(struct kvd_continuation_info)); break;
     case FRAME_LIST_SEQUENCES: ok = take_memory(call, LIST_AT_ONCE * sizeof(struct kvd_sequence_info)); break;
     case FRAME_LIST_SESSIONS: ok = take_memory(call, LIST_AT_ONCE * sizeof(struct kvd_session_info)); break;

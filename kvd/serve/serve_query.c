@@ -100,6 +100,50 @@ void serve_list_continuations(struct call *call) {
     call->reply.u.continuations.items = items;
 }
 
+/* A cursor is a number of the store's changes beside a mark of this instance, so that one of another is known. */
+#define CHANGE_BITS 44
+#define CHANGE_MASK ((UINT64_C(1) << CHANGE_BITS) - 1)
+#define CHANGES_AT_ONCE 4096u /* that an answer passes at most: most of them may be followed by a later one */
+
+static uint64_t change_mark(const struct service *s) { return s->epoch << CHANGE_BITS | UINT64_C(1) << 63; }
+
+static bool check_changes(struct call *call) {
+    const struct service *s = call->service;
+    uint64_t cursor = call->request.u.changes.cursor, number = cursor & CHANGE_MASK;
+    if ((cursor & ~CHANGE_MASK) == change_mark(s) && number >= store_changes_begin(s->store) &&
+        number <= store_changes_end(s->store))
+        return true;
+    call_refuse(call, KVD_OUT_OF_RANGE,
+                "changes from %016" PRIx64 " on are not kept: they are those from %016" PRIx64 " to %016" PRIx64
+                "; begin with cursor 0, and list the continuations again",
+                cursor, change_mark(s) | store_changes_begin(s->store), change_mark(s) | store_changes_end(s->store));
+    return false;
+}
+
+/* Of what is gone another one may have the place in the table of tenants by now; a handle that finds nothing tells
+ * nobody anything, and its owner must hear of it. */
+static bool may_see_change(const struct call *call, const struct kvd_continuation_info *info) {
+    uint64_t owner = tenant_of(call->service, store_cont_of(info->continuation));
+    return tenant_sees(call->service, call->session, owner) || (!info->frontier && owner == TENANT_UNKNOWN);
+}
+
+void serve_list_changes(struct call *call) {
+    struct service *s = call->service;
+    struct kvd_continuation_info *items = call->memory;
+    uint32_t max = call->request.u.changes.max, n = 0;
+    uint64_t all = store_changes_end(s->store), number = all;
+    if (call->request.u.changes.cursor && !check_changes(call)) return;
+    if (call->request.u.changes.cursor) number = call->request.u.changes.cursor & CHANGE_MASK;
+    if (!max || max > LIST_AT_ONCE) max = LIST_AT_ONCE;
+    uint64_t end = all - number < CHANGES_AT_ONCE ? all : number + CHANGES_AT_ONCE;
+    for (uint32_t looked = 0; looked < max && store_next_change(s->store, &number, end, &items[n]); looked++)
+        n += may_see_change(call, &items[n]);
+    call->reply.u.changes.cursor = change_mark(s) | number;
+    call->reply.u.changes.more = number < all;
+    call->reply.u.changes.n = n;
+    call->reply.u.changes.items = items;
+}
+
 void serve_list_sequences(struct call *call) {
     struct service *s = call->service;
     struct kvd_sequence_info *items = call->memory;

@@ -640,6 +640,7 @@ static void count_use(struct store *store, struct cont *source) {
     order_drop(store, source);
     source->used = store->operations;
     order_insert(store, source);
+    if (!MUTANT(use_is_not_told)) note_change(store, source);
     record_cont(store, source);
 }
 

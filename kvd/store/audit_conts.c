@@ -178,6 +178,11 @@ uint32_t audit_cont(struct audit *a, uint32_t i) {
     check_rolling(a, i);
     if (!cont->owned) check_domain(a, "continuation", i, cont->domain);
     if (!cont->published) return work;
+    const struct store *store = a->store;
+    EXPECT(cont->change && cont->change <= store->n_changes &&
+               (store->n_changes - cont->change >= store->change_limit ||
+                store->changes[(cont->change - 1) % store->change_limit].bits == cont_handle(store, cont).bits),
+           "FEED-1: nothing tells that continuation %u has changed", i);
     check_path(a, i);
     check_end(a, i);
     if (!cont->owned) check_order(a, i);

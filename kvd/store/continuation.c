@@ -62,6 +62,7 @@ static void set_demoted(struct store *store, struct cont *cont, bool demoted) {
     order_drop(store, cont);
     cont->demoted = demoted;
     store->demoted += demoted ? 1 : UINT32_MAX;
+    if (cont->published && !MUTANT(demotion_is_not_told)) note_change(store, cont);
     if (ordered) order_insert(store, cont);
 }
 
@@ -155,6 +156,7 @@ int store_set_retention(struct store *store, store_cont handle, uint32_t retenti
     order_drop(store, cont);
     cont->retention = retention;
     order_insert(store, cont);
+    note_change(store, cont);
     record_cont(store, cont);
     store_changed(store, false);
     return STORE_OK;

@@ -65,6 +65,7 @@ static void refresh(struct store *store, struct cont *cont, uint32_t retention) 
     cont->used_ns = store->now_ns;
     cont->retention = max_u32(cont->retention, retention);
     order_insert(store, cont);
+    note_change(store, cont);
     record_cont(store, cont);
 }
 

@@ -147,6 +147,7 @@ static uint32_t cut_path(struct store *store, uint32_t n, uint32_t steps) {
 /* What is live is no victim of anybody: it has no turn. */
 static void insert_end(struct store *store, struct cont *cont, uint32_t n) {
     end_insert(store, n, (uint32_t)(cont - store->conts));
+    note_change(store, cont);
     if (!cont_is_live(cont)) order_insert(store, cont);
 }
 
@@ -198,6 +199,7 @@ static void leave_node(struct store *store, uint32_t n, uint32_t c) {
 
 void index_drop(struct store *store, struct cont *cont) {
     uint32_t c = (uint32_t)(cont - store->conts), n = cont->node;
+    if (!MUTANT(going_is_not_told)) note_change(store, cont);
     order_drop(store, cont);
     end_remove(store, c);
     leave_node(store, n, c);
@@ -209,6 +211,7 @@ void index_grow(struct store *store, struct cont *cont, uint32_t named) {
     struct node *nodes = store->index.nodes;
     uint32_t c = (uint32_t)(cont - store->conts), n = cont->node;
     bool alone = nodes[n].ends == c && cont->end_left == KVD_NONE && cont->end_right == KVD_NONE;
+    note_change(store, cont);
     if (alone && nodes[n].first_child == KVD_NONE) {
         cont->named = named;
         nodes[n].end = named + 1;
@@ -223,6 +226,7 @@ void index_grow(struct store *store, struct cont *cont, uint32_t named) {
 
 void index_shrink(struct store *store, struct cont *cont, uint32_t named) {
     uint32_t c = (uint32_t)(cont - store->conts), n = cont->node;
+    note_change(store, cont);
     end_remove(store, c);
     uint32_t to = cut_path(store, n, named + 1);
     cont->named = named;

@@ -99,6 +99,19 @@ bool store_next_cont(const struct store *store, uint32_t *cursor, struct kvd_con
     return false;
 }
 
+bool store_next_change(const struct store *store, uint64_t *number, uint64_t end,
+                       struct kvd_continuation_info *ret_info) {
+    while (*number < end) {
+        store_cont handle = store->changes[(*number)++ % store->change_limit];
+        const struct cont *cont = cont_find(store, handle);
+        if (cont && cont->change != *number) continue;
+        *ret_info = (struct kvd_continuation_info){ .continuation.bits = handle.bits, .state_slot = KVD_NONE };
+        if (cont && cont->published) cont_info(store, cont, ret_info);
+        return true;
+    }
+    return false;
+}
+
 int store_seq_look(const struct store *store, store_seq handle, struct kvd_sequence_info *ret_info,
                    struct store_refusal *refusal) {
     const struct seq *seq = seq_find(store, handle);

@@ -186,6 +186,8 @@ static size_t carve_store(struct store *s, unsigned char *base) {
     s->chunks.entries = carve_take(&carve, s->chunks.capacity, CHUNK * sizeof(uint32_t));
     s->seqs = carve_take(&carve, c->max_concurrency, sizeof *s->seqs);
     s->conts = carve_take(&carve, c->max_continuations, sizeof *s->conts);
+    s->change_limit = max_u32(1024, 2 * c->max_continuations);
+    s->changes = carve_take(&carve, s->change_limit, sizeof *s->changes);
     s->slots = carve_take(&carve, c->has_state ? c->state_slots : 0, sizeof *s->slots);
     s->slot_recount = carve_take(&carve, c->has_state ? c->state_slots : 0, sizeof *s->slot_recount);
     s->recount = carve_take(&carve, c->max_continuations, sizeof *s->recount);

@@ -236,6 +236,18 @@ struct store_loss {
 };
 bool store_take_loss(struct store *store, struct store_loss *ret_loss);
 
+/* Changes of what the list of continuations shows (FEED-1): made, named, shortened, demoted or brought back, used, of
+ * another class, or gone. They are numbered from 0 on, and the last ones are kept, at least twice as many as there are
+ * continuations at most. */
+uint64_t store_changes_begin(const struct store *store); /* number of the oldest one that is kept */
+uint64_t store_changes_end(const struct store *store);   /* that the next one will have */
+/* What has become of the continuation of the first change from *number on, and before end, that is the last of its
+ * continuation; *number is behind it then. A frontier of 0: it is gone. It may be told to be gone several times. False:
+ * there is none, and *number is end. It takes a step for each change that it passes.
+ * store_changes_begin <= *number <= end <= store_changes_end. */
+bool store_next_change(const struct store *store, uint64_t *number, uint64_t end,
+                       struct kvd_continuation_info *ret_info);
+
 enum store_place {
     STORE_PLACE_HOST = 0,  /* demote: host replicas of all pages, then it is demoted */
     STORE_PLACE_BOTH = 1,  /* host replicas; the device's stay, and those that are missing there are not brought */

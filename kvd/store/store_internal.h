@@ -243,7 +243,8 @@ struct cont {
     bool ordered;
     uint32_t order_up, order_left, order_right;
     uint64_t order_rank;
-    bool touched; /* as of a page */
+    uint64_t change; /* number of its last one, plus 1; 0: it was in no list yet */
+    bool touched;    /* as of a page */
 };
 
 /* What an audit has counted of a continuation. */
@@ -341,6 +342,9 @@ struct store {
     uint32_t last_holder;            /* continuation in which damage was found last */
     uint32_t scrub_pool, scrub_next; /* scrub_pool n_pools: state images */
     struct arena_read reads[READS];
+    store_cont *changes; /* number i is at i % change_limit */
+    uint64_t n_changes;
+    uint32_t change_limit;
     struct demoted_lately lately[LATELY_LIMIT]; /* number i is at i % LATELY_LIMIT */
     uint64_t lately_first, lately_end, lately_forgotten;
     uint32_t fetching; /* the continuation that comes from the cold tier; KVD_NONE: none does */
@@ -367,7 +371,8 @@ int store_refuse(struct store_refusal *refusal, enum store_code code, enum store
 /* One acquisition: false when fault injection refuses it. */
 bool store_try(struct store *store);
 uint32_t store_next_stamp(const struct store *store);
-void store_changed(struct store *store, bool ownership); /* one operation more; ownership: a new revision too */
+void note_change(struct store *store, struct cont *cont); /* of what a list shows: changes.c */
+void store_changed(struct store *store, bool ownership);  /* one operation more; ownership: a new revision too */
 
 /* All of it: two digests that differ in one byte name different tokens (CONT-2). */
 static inline bool digests_equal(const uint8_t *a, const uint8_t *b) {

@@ -46,7 +46,8 @@ kvd_mutants(mutant_model_tier NAMES
             hidden_destination_is_readable jointly_held_counts_once lost_page_is_taken only_source_is_dropped
             publish_before_copied publish_other_epoch recovery_keeps_stale_device recovery_forgets_domain
             recovery_takes_all_columns demoted_source_is_dropped restore_out_of_thin_air restored_page_is_forgotten
-            demoted_uncopied scrub_frees_what_it_reads source_counts_as_freed waits_for_nobody)
+            demoted_uncopied demotion_is_not_told going_is_not_told scrub_frees_what_it_reads source_counts_as_freed
+            use_is_not_told waits_for_nobody)
 # And these are seen soon where what they take is scarce.
 kvd_mutants(mutant_model_tier ARGUMENTS -c tier_tight_state NAMES
             directory_keeps_consumed directory_keeps_handed_slot directory_knows_arriving_image

@@ -97,7 +97,9 @@ struct world {
     uint32_t n_pools, blocks;
     size_t store_size, tables_size;
     struct directory_limits limits;
-    struct kvd kvd, next; /* the one that runs, and room for the one that recovers */
+    struct kvd kvd, next;                   /* the one that runs, and room for the one that recovers */
+    struct kvd_continuation_info known[64]; /* what the changes told, by the index of the handle */
+    uint64_t known_until, known_restarts;   /* up to which change, and of which instance: restarts + 1 */
     uint32_t *device[POOLS];
     uint64_t *slots;
     uint8_t *arena;

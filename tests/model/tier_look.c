@@ -137,6 +137,47 @@ static void look_at_live(struct world *w, const struct kvd_continuation_info *in
     look_at_names(w, w->kvd.store, cont, &m->c);
 }
 
+/* As a reader that begins: where the changes stand, and then the list. */
+static void know_list(struct world *w) {
+    struct kvd_continuation_info info;
+    uint32_t cursor = 0;
+    memset(w->known, 0, sizeof w->known);
+    w->known_restarts = w->restarts + 1;
+    w->known_until = store_changes_end(w->kvd.store);
+    while (store_next_cont(w->kvd.store, &cursor, &info)) w->known[(uint32_t)info.continuation.bits] = info;
+}
+
+/* FEED-1: who follows the changes, in steps of any length, knows what the list shows. */
+static void follow_changes(struct world *w) {
+    struct kvd_continuation_info info;
+    if (w->known_restarts != w->restarts + 1) know_list(w);
+    if (w->known_until < store_changes_begin(w->kvd.store)) fail(w, "FEED-1: changes of a few steps are not kept");
+    while (store_next_change(w->kvd.store, &w->known_until, store_changes_end(w->kvd.store), &info)) {
+        struct kvd_continuation_info *known = &w->known[(uint32_t)info.continuation.bits];
+        if (info.frontier) *known = info;
+        else if (known->continuation.bits == info.continuation.bits) known->frontier = 0;
+    }
+}
+
+static bool is_known(const struct world *w, const struct kvd_continuation_info *info) {
+    const struct kvd_continuation_info *known = &w->known[(uint32_t)info->continuation.bits];
+    return known->continuation.bits == info->continuation.bits && known->frontier == info->frontier &&
+           known->named_pages == info->named_pages && known->retention == info->retention &&
+           known->demoted == info->demoted && known->live == info->live && known->created == info->created &&
+           known->used == info->used && memcmp(&known->root, &info->root, sizeof info->root) == 0;
+}
+
+static void look_at_known(struct world *w) {
+    struct kvd_continuation_info info;
+    uint32_t cursor = 0, listed = 0, known = 0;
+    if (w->step % 3) return;
+    follow_changes(w);
+    for (uint32_t i = 0; i < w->config.max_continuations; i++) known += w->known[i].frontier > 0;
+    for (; !w->failed && store_next_cont(w->kvd.store, &cursor, &info); listed++)
+        if (!is_known(w, &info)) fail(w, "FEED-1: continuation %u is not as its changes told", cursor - 1);
+    if (listed != known) fail(w, "FEED-1: %u continuations are listed, and the changes told of %u", listed, known);
+}
+
 static void look_at_list(struct world *w) {
     struct kvd_continuation_info info;
     uint32_t cursor = 0;
@@ -245,4 +286,5 @@ void look(struct world *w) {
     for (int i = 0; i < SEQS && !w->failed; i++)
         if (w->seq[i].used) look_at_seq(w, &w->seq[i]);
     if (!w->failed) look_at_list(w);
+    if (!w->failed) look_at_known(w);
 }

@@ -7,6 +7,7 @@ The structures are read from the headers, so that this file says nothing about t
 import ctypes
 import os
 import re
+from types import SimpleNamespace
 
 import kvd
 from kvd import errors
@@ -168,6 +169,15 @@ class Libkvd:
         made = H.plan()
         self._run("plan_activation", ctypes.byref(self._want(want)), ctypes.byref(made))
         return kvd.Feasibility(made.feasibility), [made.pages[i].needed for i in range(made.n_pools)]
+
+    def changes(self, cursor=0):
+        at, n, more, told = ctypes.c_uint64(cursor), ctypes.c_uint32(), ctypes.c_bool(True), []
+        infos = (H.continuation_info * 3)()  # several calls, where there are more
+        while more.value:
+            self._run("list_changes", ctypes.byref(at), infos, 3, ctypes.byref(n), ctypes.byref(more))
+            told += [SimpleNamespace(continuation=i.continuation.bits, frontier=i.frontier, demoted=i.demoted, live=i.live)
+                     for i in infos[: n.value]]
+        return told, at.value
 
     def choose_victims(self, want):
         import dataclasses

@@ -13,6 +13,7 @@ import kvd
 from kvd._memory import Descriptors, map_region
 from kvd._wire import now_ns
 from kvd.store import _DLTensor
+from libkvd import Libkvd
 from support import KvdCase, tokens
 
 try:
@@ -380,6 +381,28 @@ class ByDescriptor(Case):
         reuse = self.client.reuse()
         self.assertEqual((reuse.prompt_tokens, reuse.domains), (0, ()))
         self.assertEqual(reuse.sizes[-1], kvd.types.ReuseSize(2**64 - 1, 0))
+
+    def test_changes(self):
+        """FEED-1, in both languages: from where the changes stand."""
+        twin = Libkvd(self.kvd.socket)
+        self.addCleanup(twin.close)
+        known = {info.continuation for info in self.client.continuations()}
+        for changes in (self.client.changes, twin.changes):
+            none, cursor = changes()
+            self.assertEqual(none, [])
+            sequence = self.client.activate([7] * 200, max_new_tokens=2)
+            sequence.step()
+            continuation = sequence.finish()
+            told, behind = changes(cursor)
+            of = [info for info in told if info.continuation == continuation]
+            self.assertEqual([(info.frontier, info.demoted, info.live) for info in of], [(200, False, False)])
+            self.assertEqual(changes(behind), ([], behind))
+            self.client.release(continuation)
+            told, _ = changes(behind)
+            self.assertEqual({(info.continuation, info.frontier) for info in told}, {(continuation, 0)})
+            with self.assertRaises(kvd.OutOfRange):
+                changes(cursor + 2**20)
+        self.assertEqual({info.continuation for info in self.client.continuations()}, known)
 
     def test_settings(self):
         settings = {(each.section, each.name): each for each in self.client.settings()}

@@ -67,6 +67,7 @@ static bool request_in_range(const struct msg_request *q) {
     case FRAME_LIST_CONTINUATIONS:
     case FRAME_LIST_SEQUENCES:
     case FRAME_LIST_SESSIONS: return q->u.list.max <= KVD_MAX_LIST;
+    case FRAME_LIST_CHANGES: return q->u.changes.max <= KVD_MAX_LIST;
     case FRAME_ROUND: return q->u.round.n <= KVD_MAX_ROUND && (!q->u.round.n || q->u.round.items);
     case FRAME_NAME_PAGES: return q->u.names.n <= KVD_MAX_DIGESTS && (!q->u.names.n || q->u.names.digests);
     case FRAME_CHECKPOINT: return q->u.checkpoint.tail.n <= KVD_TAIL_TOKENS;
@@ -88,6 +89,7 @@ static bool reply_in_range(const struct msg_reply *y) {
     case FRAME_PLAN: return y->u.plan.n_pools <= KVD_MAX_POOLS && y->u.plan.feasibility <= KVD_INFEASIBLE;
     case FRAME_FIND: return y->u.hits.n <= KVD_MAX_HITS;
     case FRAME_LIST_CONTINUATIONS: return y->u.continuations.n <= KVD_MAX_LIST;
+    case FRAME_LIST_CHANGES: return y->u.changes.n <= KVD_MAX_LIST;
     case FRAME_LIST_SEQUENCES: return y->u.sequences.n <= KVD_MAX_LIST;
     case FRAME_LIST_SESSIONS: return y->u.sessions.n <= KVD_MAX_LIST;
     case FRAME_ACTIVATE: return y->u.activated.n_pools <= KVD_MAX_POOLS;

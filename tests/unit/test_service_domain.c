@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Domains at the service (NAME-1): who names none is refused, lists show and filter them, and one can be forgotten.
+ * What the lists show is followed by its changes (FEED-1).
  */
 #include "service_fixture.h"
 
@@ -157,10 +158,108 @@ static void name_1_a_domain_is_released(void) {
     fx_stop(&fx);
 }
 
+/* ---- changes ---- */
+
+/* Reads on in steps of three; what is told last of the continuation. */
+static struct kvd_continuation_info told(struct fx_peer *p, uint64_t *cursor, kvd_continuation continuation) {
+    struct kvd_continuation_info last = { .continuation = { 0 } };
+    bool more = true;
+    while (more && KVT_EQ(ask(p, REQUEST(FRAME_LIST_CHANGES, .u.changes = { *cursor, 3 })), KVD_OK)) {
+        KVT_TRUE(r.u.changes.n <= 3);
+        for (uint32_t i = 0; i < r.u.changes.n; i++)
+            if (r.u.changes.items[i].continuation.bits == continuation.bits) last = r.u.changes.items[i];
+        *cursor = r.u.changes.cursor;
+        more = r.u.changes.more;
+    }
+    return last;
+}
+
+/* FEED-1: from where the changes stand, each one, and again after an answer that was lost. Who asks is an observer. */
+static void feed_1_a_reader_follows(void) {
+    KVT_NEED(fx_start(&fx, NULL));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0), *eye = fx_session(&fx, KVD_ROLE_OBSERVER, 0);
+    struct kvd_root one = domain(1, "one");
+    texts = 0;
+    kvd_continuation before = kept(s, &one);
+    KVT_EQ(ask(eye, REQUEST(FRAME_LIST_CHANGES, .u.changes = { 0, 0 })), KVD_OK);
+    uint64_t cursor = r.u.changes.cursor, lost = cursor;
+    KVT_TRUE(cursor != 0 && r.u.changes.n == 0 && !r.u.changes.more);
+    kvd_continuation made[5];
+    for (int i = 0; i < 5; i++) made[i] = kept(s, &one);
+    struct kvd_continuation_info info = told(eye, &cursor, made[4]);
+    KVT_EQ(info.frontier, 30);
+    KVT_EQ_STR(info.root.label, "one");
+    KVT_EQ(told(eye, &lost, made[0]).frontier, 30); /* the same again */
+    KVT_EQ(lost, cursor);
+    KVT_EQ(ask(s, REQUEST(FRAME_RELEASE, .u.continuation.continuation = before)), KVD_OK);
+    KVT_EQ(ask(s, REQUEST(FRAME_SET_RETENTION, .u.continuation = { made[1], 9 })), KVD_OK);
+    KVT_EQ(told(eye, &cursor, made[1]).retention, 9);
+    info = told(eye, &lost, before);
+    KVT_TRUE(info.continuation.bits == before.bits && info.frontier == 0);
+    fx_peer_free(eye);
+    fx_peer_free(s);
+    fx_stop(&fx);
+}
+
+static void is_refused(struct fx_peer *p, uint64_t cursor) {
+    KVT_EQ(ask(p, REQUEST(FRAME_LIST_CHANGES, .u.changes = { cursor, 0 })), KVD_OUT_OF_RANGE);
+    KVT_HAS(r.message, "begin with cursor 0");
+}
+
+/* FEED-1: who is too late, ahead, or comes from another instance, is told so, and begins anew. */
+static void feed_1_a_late_reader_is_refused(void) {
+    KVT_NEED(fx_start(&fx, NULL));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    struct kvd_root one = domain(1, "one");
+    texts = 0;
+    KVT_EQ(ask(s, REQUEST(FRAME_LIST_CHANGES, .u.changes = { 0, 0 })), KVD_OK);
+    uint64_t cursor = r.u.changes.cursor;
+    is_refused(s, cursor + 1);
+    is_refused(s, cursor ^ UINT64_C(1) << 50);
+    is_refused(s, 1);
+    kvd_continuation cont = kept(s, &one);
+    uint32_t most = fx_stats(s).continuation_limit;
+    for (uint32_t i = 0; i < 2 * most + 1100; i++)
+        KVT_EQ(ask(s, REQUEST(FRAME_SET_RETENTION, .u.continuation = { cont, i })), KVD_OK);
+    is_refused(s, cursor);
+    KVT_EQ(ask(s, REQUEST(FRAME_LIST_CHANGES, .u.changes = { 0, 0 })), KVD_OK);
+    cursor = r.u.changes.cursor;
+    KVT_EQ(told(s, &cursor, cont).continuation.bits, 0);
+    KVT_EQ(listed(s, FRAME_LIST_CONTINUATIONS, NULL), 1);
+    fx_peer_free(s);
+    fx_stop(&fx);
+    KVT_NEED(fx_start(&fx, NULL)); /* another instance */
+    s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    is_refused(s, cursor);
+    fx_peer_free(s);
+    fx_stop(&fx);
+}
+
+/* FEED-1: an answer passes so many changes, however few of them it tells. Who reads meanwhile waits for no more. */
+static void feed_1_answers_are_short(void) {
+    KVT_NEED(fx_start(&fx, &(struct fx_setup){ .more = "[limits]\ncontinuations = 4096\n" }));
+    struct fx_peer *s = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    struct kvd_root one = domain(1, "one");
+    texts = 0;
+    kvd_continuation cont = kept(s, &one);
+    KVT_EQ(ask(s, REQUEST(FRAME_LIST_CHANGES, .u.changes = { 0, 0 })), KVD_OK);
+    uint64_t cursor = r.u.changes.cursor;
+    for (uint32_t i = 0; i < 5000; i++)
+        KVT_EQ(ask(s, REQUEST(FRAME_SET_RETENTION, .u.continuation = { cont, i })), KVD_OK);
+    KVT_EQ(ask(s, REQUEST(FRAME_LIST_CHANGES, .u.changes = { cursor, 0 })), KVD_OK);
+    KVT_TRUE(r.u.changes.n == 0 && r.u.changes.more && r.u.changes.cursor > cursor);
+    KVT_EQ(told(s, &cursor, cont).retention, 4999);
+    fx_peer_free(s);
+    fx_stop(&fx);
+}
+
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(name_1_roots_are_needed_and_compared),
                                              KVT_CASE(name_1_lists_by_domain),
                                              KVT_CASE(name_1_a_domain_is_released),
+                                             KVT_CASE(feed_1_a_reader_follows),
+                                             KVT_CASE(feed_1_a_late_reader_is_refused),
+                                             KVT_CASE(feed_1_answers_are_short),
                                              { 0 } };
     return kvt_main("service domain", cases, argc, argv);
 }

@@ -250,6 +250,30 @@ static void leases_stay_with_the_user(void) {
     fx_stop(&fx);
 }
 
+/* FEED-1: one is told of one's own, and of what is gone. */
+static void feed_1_changes_of_ones_own(void) {
+    KVT_NEED(start("tenants = uid"));
+    struct fx_peer *ann = user(ANN, KVD_ROLE_SCHEDULER), *bob = user(BOB, KVD_ROLE_SCHEDULER),
+                   *root = fx_session(&fx, KVD_ROLE_SCHEDULER, 0);
+    KVT_EQ(ask(ann, REQUEST(FRAME_LIST_CHANGES, .u.changes = { 0, 0 })), KVD_OK);
+    uint64_t cursor = r.u.changes.cursor;
+    kvd_continuation own = kept(ann, 40), other = kept(bob, 50);
+    struct fx_peer *peers[] = { ann, bob, root };
+    for (int i = 0; i < 3; i++) {
+        bool knows_own = false, knows_other = false;
+        KVT_EQ(ask(peers[i], REQUEST(FRAME_LIST_CHANGES, .u.changes = { cursor, 0 })), KVD_OK);
+        KVT_FALSE(r.u.changes.more);
+        for (uint32_t k = 0; k < r.u.changes.n; k++) {
+            knows_own |= r.u.changes.items[k].continuation.bits == own.bits;
+            knows_other |= r.u.changes.items[k].continuation.bits == other.bits;
+        }
+        KVT_EQ(knows_own, i != 1);
+        KVT_EQ(knows_other, i != 0);
+    }
+    for (int i = 0; i < 3; i++) fx_peer_free(peers[i]);
+    fx_stop(&fx);
+}
+
 /* Lists and events show one's own; root, the daemon's user and admins see all, and release what nobody else would. */
 static void operators_see_all(void) {
     KVT_NEED(start("tenants = uid"));
@@ -479,6 +503,7 @@ int main(int argc, char **argv) {
                                              KVT_CASE(every_origin_is_noted),
                                              KVT_CASE(leases_stay_with_the_user),
                                              KVT_CASE(operators_see_all),
+                                             KVT_CASE(feed_1_changes_of_ones_own),
                                              KVT_CASE(users_do_not_meet),
                                              KVT_CASE(grp_5_rolling_checkpoints_have_their_user),
                                              { 0 } };

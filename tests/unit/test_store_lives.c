@@ -156,6 +156,69 @@ static void tokens_are_counted_as_they_are_committed(void) {
     fix_close(&f);
 }
 
+/* Reads on: what is told last of the continuation; continuation 0: nothing is. */
+static struct kvd_continuation_info told(uint64_t *number, store_cont cont) {
+    struct kvd_continuation_info info, last = { .continuation = { 0 } };
+    while (store_next_change(f.store, number, store_changes_end(f.store), &info))
+        if (info.continuation.bits == cont.bits) last = info;
+    KVT_EQ(*number, store_changes_end(f.store));
+    return last;
+}
+
+static void feed_1_each_change_is_told(void) {
+    open_store();
+    uint64_t number = store_changes_end(f.store);
+    store_cont cont = fix_cont(&f, 128, 1);
+    KVT_EQ(told(&number, cont).frontier, 128);
+    KVT_EQ(told(&number, cont).continuation.bits, 0); /* once */
+    KVT_OK(store_set_retention(f.store, cont, 7, &f.refusal));
+    KVT_EQ(told(&number, cont).retention, 7);
+    uint64_t before = number, used = fix_info(&f, cont).used;
+    fix_activate(&f, fix_from(cont, true, 128, 200, 1), NULL);
+    struct kvd_continuation_info info = told(&number, cont);
+    KVT_TRUE(info.used > used && info.frontier == 128);
+    number = before; /* again, as after an answer that was lost */
+    KVT_EQ(told(&number, cont).used, info.used);
+    KVT_OK(store_shorten(f.store, cont, 64, &f.refusal));
+    KVT_EQ(told(&number, cont).frontier, 64);
+    KVT_OK(store_release(f.store, cont, &f.refusal));
+    info = told(&number, cont);
+    KVT_TRUE(info.continuation.bits == cont.bits && info.frontier == 0);
+    fix_close(&f);
+}
+
+/* What it is by then, once, however often it changed; also in the place of one that has gone. */
+static void feed_1_several_changes_are_one(void) {
+    struct kvd_continuation_info info;
+    open_store();
+    store_cont gone = fix_cont(&f, 128, 1);
+    uint64_t number = store_changes_end(f.store);
+    for (uint32_t i = 0; i < 9; i++) KVT_OK(store_set_retention(f.store, gone, i, &f.refusal));
+    KVT_TRUE(store_next_change(f.store, &number, store_changes_end(f.store), &info));
+    KVT_EQ(info.retention, 8);
+    KVT_FALSE(store_next_change(f.store, &number, store_changes_end(f.store), &info));
+    KVT_OK(store_release(f.store, gone, &f.refusal));
+    store_cont cont = fix_cont(&f, 64, 2);
+    uint64_t again = number;
+    KVT_EQ(told(&number, gone).frontier, 0);
+    KVT_EQ(told(&again, cont).frontier, 64);
+    fix_close(&f);
+}
+
+/* The ring keeps the last ones, and says which. */
+static void feed_1_old_changes_are_not_kept(void) {
+    open_store();
+    store_cont first = fix_cont(&f, 128, 1), cont = fix_cont(&f, 128, 2);
+    KVT_EQ(store_changes_begin(f.store), 0);
+    for (uint32_t i = 0; i < 5000; i++) KVT_OK(store_set_retention(f.store, cont, i, &f.refusal));
+    uint64_t number = store_changes_begin(f.store), end = store_changes_end(f.store);
+    KVT_TRUE(number > 0 && end - number >= 2 * store_get_config(f.store)->max_continuations);
+    uint64_t again = number;
+    KVT_EQ(told(&number, cont).retention, 4999);
+    KVT_EQ(told(&again, first).continuation.bits, 0);
+    fix_close(&f);
+}
+
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(edges_of_a_histogram),
                                              KVT_CASE(released_after_a_use),
@@ -164,6 +227,9 @@ int main(int argc, char **argv) {
                                              KVT_CASE(merged_ones_are_not_made),
                                              KVT_CASE(what_was_never_published_has_no_life),
                                              KVT_CASE(tokens_are_counted_as_they_are_committed),
+                                             KVT_CASE(feed_1_each_change_is_told),
+                                             KVT_CASE(feed_1_several_changes_are_one),
+                                             KVT_CASE(feed_1_old_changes_are_not_kept),
                                              { 0 } };
     return kvt_main("store_lives", cases, argc, argv);
 }

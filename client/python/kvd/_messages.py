@@ -157,6 +157,15 @@ def read_list(cls: Type[_T], body: Any) -> Tuple[List[_T], Optional[int]]:
     return [read(cls, each) for each in body.items], (body.next - 1 if body.next else None)
 
 
+def list_changes(cursor: int) -> Request:
+    return Request("ListChanges", cursor=cursor)
+
+
+def read_changes(body: Any) -> Tuple[List[types.ContinuationInfo], int, bool]:
+    """What changed, the cursor behind it, and whether there is more."""
+    return [read(types.ContinuationInfo, each) for each in body.items], body.cursor, body.more
+
+
 def read_activated(body: Any) -> types.Activated:
     return types.Activated(
         body.sequence,

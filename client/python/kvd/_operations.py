@@ -47,6 +47,16 @@ def everything(name: str, cls: Type[T], root: types.Root = types.Root()) -> Step
     return items
 
 
+def changes(cursor: int) -> Steps[Tuple[List[types.ContinuationInfo], int]]:
+    """All behind the cursor, and the one behind those."""
+    items: List[types.ContinuationInfo] = []
+    more = True
+    while more:
+        some, cursor, more = messages.read_changes((yield messages.list_changes(cursor)))
+        items += some
+    return items, cursor
+
+
 def moved(request: messages.Request) -> Steps[types.Moved]:
     reply = yield request
     return types.Moved(reply.revision, tuple(reply.pages), reply.bytes)

@@ -604,6 +604,12 @@ class Client:
         """All, or those of a domain, by the digest or the label that the list shows."""
         return self.run(operations.everything("ListContinuations", types.ContinuationInfo, root))
 
+    def changes(self, cursor: int = 0) -> Tuple[List[types.ContinuationInfo], int]:
+        """Continuations that changed behind the cursor, as they are now (frontier 0: gone), and the cursor behind them. To
+        keep a catalogue: begin with cursor 0, which tells none, then list continuations(), then ask again and again.
+        OutOfRange: the oldest of them are not kept, or kvd is another instance; begin anew."""
+        return self.run(operations.changes(cursor))
+
     def sequences(self, root: types.Root = types.Root()) -> List[types.SequenceInfo]:
         return self.run(operations.everything("ListSequences", types.SequenceInfo, root))
 
