@@ -64,7 +64,7 @@ class InC:
         return getattr(made, "from").bits, made.frontier, made.keep, victims
 
 
-class Twins(KvdCase):
+class Pair(KvdCase):
     settings = {"tokens": 64 * 120, "max_context": 64 * 40, "layers": 1, "kv_heads": 1, "head_dim": 16}
     demotes = False
 
@@ -135,6 +135,7 @@ class Twins(KvdCase):
         self.in_python.quota(domain, pages, device_pages)
         self.assertEqual(self.in_c.quota(domain, pages, device_pages), 0)
 
+class Twins(Pair):
     def test_same_choices_with_quotas(self):
         draw = random.Random(5)
         self.set_quota("a", 40, 30)
@@ -178,6 +179,116 @@ class Twins(KvdCase):
 
 class TwinsWithArena(Twins):
     settings = {**Twins.settings, "more": "[host]\narena = 1MiB\nscrub = 0\n"}
+    demotes = True
+
+
+def text(number, pages, common=0):
+    """So many full pages and a token; the first of them as in text 0."""
+    return [k if k < 64 * common else number * 10000 + k for k in range(64 * pages + 1)]
+
+
+class Decisions(Pair):
+    """The decisions that users complained about, as in test_policy_store.c, by both policies and a kvd of 100 pages."""
+
+    settings = {**Pair.settings, "tokens": 64 * 100, "max_context": 64 * 100}
+
+    def found(self, prompt):
+        """Pages of it that kvd has."""
+        hits = self.client.find(prompt)
+        return hits[0].usable // 64 if hits else 0
+
+    def serve_all(self, prompts):
+        for prompt in prompts:
+            self.assertIsNotNone(self.serve(prompt))
+            self.now += SECOND
+
+    def test_small_requests_leave_the_large_one(self):
+        large = text(1, 60)
+        for i in range(200):
+            self.assertIsNotNone(self.serve(text(100 + i, 3) if i % 20 else large))
+            self.now += 3 * SECOND
+            if i > 100:
+                self.assertEqual(self.found(large), 60)
+
+    def test_many_small_against_one_large(self):
+        large, late = text(1, 21), []
+        for i in range(400):
+            if i % 60 == 0 and i >= 120:
+                late.append(self.found(large))
+            self.serve_all([text(100 + i, 4) if i % 60 else large])
+        self.assertEqual(late, [21] * 5)
+
+    def test_the_source_goes_last(self):
+        """It is moved where nothing else can give way, and goes where that would not do either."""
+        first = self.serve(text(0, 80))
+        self.assertIsNotNone(self.serve(text(2, 60, common=30)))  # 31 more pages, and 19 are free
+        self.assertEqual(self.want, kvd.Activation(
+            **{**vars(self.want), "source": first, "frontier": 30 * 64, "keep": False, "victims": ()}))
+        self.assertIsNotNone(self.serve(text(0, 99)))
+        self.assertEqual(len(self.client.continuations()), 1)
+        running = self.client.activate(text(3, 98), 2, evict=self.choose)
+        self.assertIsNone(self.serve(text(4, 3)))
+        running.finish(retain=False)
+
+    def test_equal_prompts_at_once(self):
+        prompt = text(3, 10)
+        chain = kvd.Chain("", prompt)
+        uses = [self.in_c.prompt(prompt, "", self.now) for _ in range(2)]
+        self.assertEqual([self.in_python.prompt(chain, len(prompt), self.now) for _ in range(2)], uses)
+        running = [self.client.activate(prompt, 2, evict=self.choose) for _ in range(2)]
+        for use, sequence in zip(uses, running):
+            sequence.step()
+            continuation = sequence.finish()
+            for twin in (self.in_c, self.in_python):
+                twin.kept(use, continuation, len(prompt))
+        self.assertEqual(len(self.client.continuations()), 1)
+        self.assertEqual(self.in_python.rank(self.now), [continuation])
+        self.assertEqual(self.in_c.rank(self.now), [continuation])
+        self.now += SECOND
+        self.serve_all(text(4 + i, 60) for i in range(3))
+
+    def test_pins_stay_and_what_fits_is_served(self):
+        draw, pinned = random.Random(11), [text(i, 9) for i in range(3)]
+        for prompt in pinned:
+            self.assertEqual(self.in_c.set(continuation := self.serve(prompt), pinned=True), 0)
+            self.in_python.set(continuation, pinned=True)
+        for i in range(120):
+            self.serve_all([text(10 + draw.randrange(30), draw.randrange(3, 69), common=2)])
+        self.assertEqual([self.found(prompt) for prompt in pinned], [9, 9, 9])
+        self.assertGreater(self.taken, 60)
+
+
+class DecisionsWithArena(Decisions):
+    settings = {**Decisions.settings, "more": "[host]\narena = 8MiB\nscrub = 0\n"}
+    demotes = True
+
+    def test_nothing_is_released_while_the_arena_has_room(self):
+        prompts = [text(1 + i, 20) for i in range(30)]
+        self.serve_all(prompts)
+        self.assertEqual([self.found(prompt) for prompt in prompts], [20] * 30)
+        self.serve_all(prompts)
+        self.assertEqual(len(self.client.continuations()), 30)
+
+
+class FullTable(Pair):
+    """No descriptor is left: one continuation goes, whole, and nothing else; also where there is an arena."""
+
+    settings = {**Decisions.settings, "more": "[limits]\ncontinuations = 16\n"}
+
+    def test_a_full_table_of_descriptors(self):
+        for i in range(40):
+            before, taken = len(self.client.continuations()), self.taken
+            continuation = self.serve(text(1 + i, 2))
+            self.now += SECOND
+            self.assertIsNotNone(continuation)
+            gone = before + 1 - len(self.client.continuations())
+            self.assertEqual((gone, self.taken - taken), (int(before == 16), int(before == 16)))
+            if gone:
+                self.assertEqual(self.want.victims[0][1:], (False, 0))
+
+
+class FullTableWithArena(FullTable):
+    settings = {**FullTable.settings, "more": FullTable.settings["more"] + DecisionsWithArena.settings["more"]}
     demotes = True
 
 
