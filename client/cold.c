@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The cold tier: what its engine has of a prompt, and that into the host. One message holds KVD_MAX_DIGESTS digests; a
- * longer prompt goes on where the answer before ended, as long as all that was asked for was there.
+ * longer prompt goes on where the answer before ended, as long as all that was asked for was there. Where the pages end
+ * before the prompt does, one more message asks for a continuation that ends within the next page.
  */
 #include "client.h"
 
@@ -51,20 +52,50 @@ static bool goes_on(const struct kvd_cold_prompt *p, const struct kvd_cold_want 
     return got->frontier == end * KVD_PAGE_TOKENS && end < p->until / KVD_PAGE_TOKENS;
 }
 
+/* True: more has come. */
+static bool add_part(struct kvd_client *c, const struct kvd_cold_found *got, uint64_t bytes,
+                     struct kvd_cold_found *all) {
+    all->pages = got->pages;
+    if (got->frontier <= all->frontier) return false;
+    if (all->continuation.bits && all->continuation.bits != got->continuation.bits)
+        (void)kvd_release(c, all->continuation, NULL); /* the longer one has its pages */
+    *all = *got;
+    all->bytes = bytes;
+    return true;
+}
+
+/* The last part again, as far as its pages are there, and what ends within the page behind them. What was loaded up to
+ * there is shared, but its last page, whose digest the tail's name needs. before: bytes of the other parts. */
+static void ask_behind(struct kvd_client *c, uint16_t type, const struct kvd_cold_prompt *p, struct kvd_cold_want want,
+                       uint64_t before, struct kvd_cold_found *all) {
+    struct kvd_cold_prompt near = *p;
+    struct kvd_cold_found got, more = *all;
+    uint32_t end = all->pages * KVD_PAGE_TOKENS + KVD_TAIL_TOKENS;
+    if (all->pages <= want.first || all->pages >= p->until / KVD_PAGE_TOKENS) return;
+    near.until = end < p->until ? end : p->until;
+    if (all->continuation.bits && all->frontier == all->pages * KVD_PAGE_TOKENS) {
+        want = part_of(&near, all->pages - 1, all->pages > 1 ? all->continuation : (kvd_continuation){ 0 });
+        before = all->bytes;
+    } else {
+        want = part_of(&near, want.first, want.from);
+        more.continuation.bits = 0; /* a shorter one has windows or an image of its own */
+    }
+    if (ask_part(c, type, &want, &got, NULL) == KVD_OK && add_part(c, &got, before + got.bytes, &more)) *all = more;
+}
+
 static enum kvd_status ask_all(struct kvd_client *c, uint16_t type, const struct kvd_cold_prompt *p,
                                struct kvd_cold_found *ret_found, struct kvd_error *error) {
-    struct kvd_cold_found all = { .frontier = p->first * KVD_PAGE_TOKENS }, got;
+    struct kvd_cold_found all = { .frontier = p->first * KVD_PAGE_TOKENS, .pages = p->first }, got;
     struct kvd_cold_want want = part_of(p, p->first, type == FRAME_LOAD_COLD ? p->from : (kvd_continuation){ 0 });
+    uint64_t before;
     for (;;) {
+        before = all.bytes;
         enum kvd_status status = ask_part(c, type, &want, &got, error);
         if (status != KVD_OK && !all.continuation.bits) return status; /* else what has come stays true */
-        if (status != KVD_OK || got.frontier <= all.frontier) break;
-        if (all.continuation.bits && all.continuation.bits != got.continuation.bits)
-            (void)kvd_release(c, all.continuation, NULL); /* the longer one has its pages */
-        all = (struct kvd_cold_found){ got.continuation, got.frontier, all.bytes + got.bytes };
-        if (!goes_on(p, &want, &got)) break;
+        if (status != KVD_OK || !add_part(c, &got, before + got.bytes, &all) || !goes_on(p, &want, &got)) break;
         want = part_of(p, want.first + want.n, got.continuation);
     }
+    ask_behind(c, type, p, want, before, &all);
     *ret_found = all;
     return KVD_OK;
 }

@@ -298,7 +298,8 @@ KVD_API enum kvd_status kvd_drop_replica(kvd_client *client, kvd_continuation co
  * calls, and an activation that says so (kvd_set_cold), waits for it.
  *
  * The first `until` tokens of a prompt, from page `first` on: behind what kvd_find has found here. A continuation is
- * looked for that ends at `until`, else one that ends at a page boundary before. chain holds the prompt's tokens, at
+ * looked for that ends at `until` or before that: within the page behind the last one that is there, or at a page
+ * boundary. chain holds the prompt's tokens, at
  * least until of them. */
 struct kvd_cold_prompt {
     const kvd_chain *chain;

@@ -579,6 +579,7 @@ static const struct codec_field cold_fields[] = {
     HANDLE(continuation, u.cold.continuation),
     U32(frontier, u.cold.frontier),
     U64(bytes, u.cold.bytes),
+    U32(pages, u.cold.pages),
 };
 static const struct codec_map cold_map = CODEC_TABLE(kvd__v1__cold_reply__descriptor, cold_fields);
 #undef PB

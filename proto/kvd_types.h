@@ -213,7 +213,7 @@ struct kvd_tail {
 struct kvd_cold_source {
     uint32_t first, n;         /* pages: `from` has those before the first one; n: at most KVD_MAX_DIGESTS */
     const kvd_digest *digests; /* of pages first, first + 1, ... */
-    struct kvd_tail tail;      /* behind the last of these pages, where a continuation may end exactly there */
+    struct kvd_tail tail;      /* behind the last of these pages; a continuation may end behind any of these tokens */
     uint32_t retention;        /* of what is loaded */
 };
 struct kvd_activation {
@@ -507,6 +507,7 @@ struct kvd_cold_want {
 struct kvd_cold_found {
     kvd_continuation continuation; /* LoadCold: in the host; none: nothing has come */
     uint32_t frontier;             /* tokens of the prompt, those before `first` counted; 0: nothing has come */
+    uint32_t pages;                /* that are there, from the first on, whether one ends there or not */
     uint64_t bytes;                /* cost: of values to load, or loaded */
 };
 

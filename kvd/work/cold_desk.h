@@ -14,10 +14,10 @@
 #define DESK_OPS 1024u /* in the engine at once */
 
 /* Of a prompt's blocks: which pools have an object of it, and bit KVD_MAX_POOLS: its image. Block i is page first + i;
- * behind the pages the tail. */
+ * behind the pages a tail of one token, of two, and so on. */
 struct cold_presence {
     uint32_t blocks;
-    uint8_t has[KVD_MAX_DIGESTS + 1];
+    uint8_t has[KVD_MAX_DIGESTS + KVD_TAIL_TOKENS];
 };
 
 struct cold_desk {
@@ -53,8 +53,9 @@ void cold_run_ops(struct cold_desk *desk, enum cold_verb verb, uint32_t n, uint6
 void cold_end_job(struct service *service, struct cold_job *job);
 
 /* cold_find.c: asks the engine for the job's pages until the deadline. Returns the tokens up to which it has all that a
- * continuation needs; want.first pages: nothing. */
-uint32_t cold_look_up(struct cold_desk *desk, const struct cold_job *job, uint64_t deadline_ns);
+ * continuation needs; want.first pages: nothing. The tail of the job is as long as it is there then; found.pages is
+ * set. */
+uint32_t cold_look_up(struct cold_desk *desk, struct cold_job *job, uint64_t deadline_ns);
 /* Bytes of the values between want.first and that frontier. */
 uint64_t cold_cost_of(const struct cold_reader *reader, const struct cold_job *job, uint32_t frontier);
 /* It ends the job. */

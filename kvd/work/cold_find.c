@@ -35,24 +35,21 @@ static bool was_absent(const struct cold_reader *reader, const kvd_digest *diges
 
 /* ---- blocks ---- */
 
-static uint32_t blocks_of(const struct cold_job *job) { return job->want.n + (job->want.tail.n > 0); }
-
-static uint32_t frontier_of(const struct cold_job *job, uint32_t blocks) {
-    return blocks > job->want.n ? (job->want.first + job->want.n) * KVD_PAGE_TOKENS + job->want.tail.n
-                                : (job->want.first + blocks) * KVD_PAGE_TOKENS;
-}
+/* Behind the pages a tail of one token, of two, and so on. */
+static uint32_t blocks_of(const struct cold_job *job) { return job->want.n + job->want.tail.n; }
 
 /* The first object of a block: of a pool's page or tail, or (pool KVD_MAX_POOLS) of the image that ends it. */
 static void name_block(const struct cold_reader *reader, const struct cold_job *job, uint32_t block, uint32_t pool,
                        struct cold_name *ret_name) {
-    bool tail = block == job->want.n;
-    const kvd_digest *before = block ? &job->digests[block - 1] : &job->want.root.digest;
+    uint32_t pages = job->want.n, tail = block < pages ? 0 : block - pages + 1;
+    const kvd_digest *before = pages ? &job->digests[pages - 1] : &job->want.root.digest;
     struct store_piece piece = { .kind = pool == KVD_MAX_POOLS ? STORE_PIECE_IMAGE
                                          : tail                ? STORE_PIECE_TAIL
                                                                : STORE_PIECE_PAGE,
-                                 .copy = { .pool = pool, .columns = tail ? job->want.tail.n : KVD_PAGE_TOKENS },
+                                 .copy = { .pool = pool, .columns = tail ? tail : KVD_PAGE_TOKENS },
                                  .digest = tail ? *before : job->digests[block] };
     if (tail) piece.tail = job->want.tail;
+    piece.tail.n = tail;
     cold_name_piece(&reader->naming.layout, &piece, ret_name);
 }
 
@@ -87,7 +84,7 @@ static void ask_presence(struct cold_desk *desk, const struct cold_job *job, uin
     desk->presence.blocks = 0;
     for (uint32_t n; desk->presence.blocks < blocks; desk->presence.blocks += n) {
         uint32_t at = desk->presence.blocks;
-        if (at && !(desk->presence.has[at - 1] & 1)) return;
+        if (at && at <= job->want.n && !(desk->presence.has[at - 1] & 1)) return;
         n = blocks - at < most ? blocks - at : most;
         ask_blocks(desk, job, at, n, deadline);
     }
@@ -95,24 +92,38 @@ static void ask_presence(struct cold_desk *desk, const struct cold_job *job, uin
 
 /* ---- the answer ---- */
 
-/* Of this many blocks all is there that a continuation that ends with them needs (GRP-4, CONT-4). */
-static bool holds_all(const struct cold_desk *desk, const struct cold_job *job, uint32_t blocks) {
-    const struct service *s = desk->reader->service;
-    const uint8_t *has = desk->presence.has;
-    for (uint32_t p = 1; p < s->pools.n_pools; p++) {
-        uint32_t begin = store_first_block(s->store, p, frontier_of(job, blocks)), first = job->want.first;
-        for (uint32_t i = begin > first ? begin - first : 0; i < blocks; i++)
-            if (!(has[i] >> p & 1)) return false;
-    }
-    return !store_get_config(s->store)->has_state || has[blocks - 1] & IMAGE;
+static uint32_t frontier_at(const struct cold_job *job, uint32_t pages, uint32_t tail) {
+    return (job->want.first + pages) * KVD_PAGE_TOKENS + tail;
 }
 
-uint32_t cold_look_up(struct cold_desk *desk, const struct cold_job *job, uint64_t deadline) {
-    uint32_t blocks = 0;
+/* All is there that a continuation needs that ends with so many tokens behind so many pages, of which Main has all
+ * (GRP-4, CONT-4). */
+static bool holds_all(const struct cold_desk *desk, const struct cold_job *job, uint32_t pages, uint32_t tail) {
+    const struct service *s = desk->reader->service;
+    const uint8_t *has = desk->presence.has;
+    uint32_t first = job->want.first, of_tail = (1u << s->pools.n_pools) - 1;
+    uint8_t last = has[tail ? job->want.n + tail - 1 : pages - 1];
+    if (tail && (last & of_tail) != of_tail) return false;
+    for (uint32_t p = 1; p < s->pools.n_pools; p++) {
+        uint32_t begin = store_first_block(s->store, p, frontier_at(job, pages, tail));
+        for (uint32_t i = begin > first ? begin - first : 0; i < pages; i++)
+            if (!(has[i] >> p & 1)) return false;
+    }
+    return !store_get_config(s->store)->has_state || last & IMAGE;
+}
+
+uint32_t cold_look_up(struct cold_desk *desk, struct cold_job *job, uint64_t deadline) {
+    uint32_t pages = 0, tail = 0, n = job->want.n;
     ask_presence(desk, job, deadline);
-    while (blocks < desk->presence.blocks && desk->presence.has[blocks] & 1) blocks++;
-    while (blocks && !holds_all(desk, job, blocks)) blocks--;
-    return frontier_of(job, blocks);
+    const struct cold_presence *there = &desk->presence;
+    while (pages < n && pages < there->blocks && there->has[pages] & 1) pages++;
+    job->found.pages = job->want.first + pages;
+    if (pages == n && there->blocks > n) tail = there->blocks - n;
+    while (tail && !holds_all(desk, job, pages, tail)) tail--;
+    if (!tail)
+        while (pages && !holds_all(desk, job, pages, 0)) pages--;
+    job->want.tail.n = tail;
+    return frontier_at(job, pages, tail);
 }
 
 uint64_t cold_cost_of(const struct cold_reader *reader, const struct cold_job *job, uint32_t frontier) {
@@ -147,11 +158,13 @@ void cold_find(struct cold_desk *desk, struct cold_job *job) {
     }
     bool asks = blocks_of(job) > 0;
     uint32_t frontier = job->want.first * KVD_PAGE_TOKENS;
+    job->found.pages = job->want.first;
     if (asks) {
         frontier = cold_look_up(desk, job, job->arrived_ns + reader->service->config.cold_find_time);
         remember(desk, job);
     }
-    job->found = (struct kvd_cold_found){ .frontier = frontier, .bytes = cold_cost_of(reader, job, frontier) };
+    job->found.frontier = frontier;
+    job->found.bytes = cold_cost_of(reader, job, frontier);
     uint32_t tokens = frontier - job->want.first * KVD_PAGE_TOKENS;
     pthread_mutex_lock(&reader->lock);
     reader->reads.finds++;

@@ -181,7 +181,7 @@ static void load_pieces(struct cold_desk *desk, struct load_batch *batch, const 
 }
 
 /* Under the lock. */
-static void end_load(struct cold_desk *desk, struct cold_job *job, store_cont cont) {
+static void end_load(struct cold_desk *desk, struct cold_job *job, uint32_t frontier, store_cont cont) {
     struct service *s = desk->reader->service;
     struct store_fetched got = { { 0 }, 0 };
     struct store_refusal refusal = { 0 };
@@ -194,11 +194,13 @@ static void end_load(struct cold_desk *desk, struct cold_job *job, store_cont co
     } else if (store_fetch_commit(s->store, cont, &got, &refusal)) {
         refuse_job(job, &refusal);
     }
+    /* What did not come is not there. */
+    if (got.frontier < frontier) job->found.pages = got.cont.bits ? got.frontier / KVD_PAGE_TOKENS : job->want.first;
     if (!got.cont.bits) return;
     tenant_note(s, got.cont, job->uid);
-    job->found = (struct kvd_cold_found){ .continuation.bits = got.cont.bits,
-                                          .frontier = got.frontier,
-                                          .bytes = cold_cost_of(desk->reader, job, got.frontier) };
+    job->found.continuation.bits = got.cont.bits;
+    job->found.frontier = got.frontier;
+    job->found.bytes = cold_cost_of(desk->reader, job, got.frontier);
 }
 
 static void count_load(struct cold_reader *reader, const struct cold_job *job) {
@@ -219,7 +221,7 @@ void cold_load(struct cold_desk *desk, struct cold_job *job) {
         pthread_mutex_unlock(&s->lock);
         load_pieces(desk, desk->reader->batch, job, cont);
         pthread_mutex_lock(&s->lock);
-        end_load(desk, job, cont);
+        end_load(desk, job, frontier, cont);
     }
     count_load(desk->reader, job);
     cold_end_job(s, job);

@@ -218,6 +218,27 @@ static void cold_6_two_hosts(void) {
     close_hosts();
 }
 
+static bool has_turn(void *question) {
+    struct question *q = question;
+    return !ask(q) || q->frontier == 700;
+}
+
+/* COLD-6: the next turn of a conversation starts where the one before it ended, within a page. */
+static void cold_6_the_next_turn(void) {
+    if (!KVT_TRUE(open_hosts((struct e2e_setup){ 0 }))) return;
+    uint64_t text = e2e_stream(50, 5000, 0);
+    struct question q = { .host = &b, .seed = text, .n = 1000 };
+    compute(&a, text, 700);
+    KVT_TRUE(e2e_until(has_turn, &q, 60 * E2E_SLOW, NULL));
+    q.load = true;
+    KVT_TRUE(e2e_until(has_turn, &q, 60 * E2E_SLOW, NULL));
+    KVT_EQ(q.frontier, 700);
+    KVT_EQ(scene_stats(b.scheduler).continuations, 1);
+    reproduce(&b, text, 700);
+    scene_audit(b.scheduler);
+    close_hosts();
+}
+
 /* A prompt of more pages than a message names comes in parts, of which one continuation is left. */
 static void cold_6_in_parts(void) {
     struct e2e_setup tiny = { .layers = 1, .kv_heads = 1, .head_dim = 16, .max_context = 70656 };
@@ -488,6 +509,7 @@ static int load_alone(const char *socket, const char *text) {
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(cold_6_two_hosts),
                                              KVT_CASE(cold_6_in_parts),
+                                             KVT_CASE(cold_6_the_next_turn),
                                              KVT_CASE(cold_6_an_activation_loads_first),
                                              KVT_CASE(cold_2_a_scheduler_runs_on),
                                              KVT_CASE(cold_5_whatever_becomes_of_the_engine),

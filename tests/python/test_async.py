@@ -202,6 +202,15 @@ class Cold(KvdCase):
         with self.assertRaises(kvd.InvalidArgument):
             self.client.find_cold(self.prompt, behind=hit, until=128)
 
+    def test_the_next_turn(self):
+        """A longer prompt finds where the one before ended, within a page."""
+        longer = self.prompt + tokens(8, 300)
+        there = self.client.find_cold(longer)
+        self.assertEqual((there.frontier, there.pages), (200, 3))
+        found = self.client.load_cold(longer)
+        self.assertEqual(len(self.client.continuations()), 1)
+        self.check_restored(found)
+
     def test_in_a_loop(self):
         async def main():
             async with kvd.connect(self.kvd.socket, timeout=60) as client:

@@ -20,6 +20,8 @@
     &(struct msg_request) { .type = (t), __VA_ARGS__ }
 #define HEADS 2u
 #define TAIL 10u
+#define NEAR                                                                                                           \
+    "[pool.near]\ngroups = near\nwindow = 100\nshare = 1000\n[group.near]\nlayers = 1\nkv_heads = 2\nhead_dim = 64\n"
 #define SECOND UINT64_C(1000000000)
 
 static struct fx fx;
@@ -278,6 +280,58 @@ static void what_is_there_is_shared(void) {
     check_content(r.u.cold.continuation, 768, 60);
     want.from.bits += UINT64_C(1) << 32;
     KVT_EQ(ask(s, REQUEST(FRAME_LOAD_COLD, .u.cold = want)), KVD_NOT_FOUND);
+    end();
+}
+
+/* CONT-2, CONT-4, GRP-4: a continuation is found behind any token of the tail that is asked for, the longest of these,
+ * with its image, its window. Where the pages end before, the answer says where to ask for it. */
+static void find_within_a_page(struct fx_setup setup, bool page_too) {
+    struct kvd_cold_want want = prompt(3, false);
+    KVT_NEED(move_to_another(setup, setup, "", 3, true, 50));
+    want.tail = some_tail(TAIL + 20);
+    KVT_EQ(ask(s, REQUEST(FRAME_FIND_COLD, .u.cold = want)), KVD_OK);
+    KVT_EQ(r.u.cold.frontier, 3 * 64 + TAIL);
+    KVT_EQ(r.u.cold.pages, 3);
+    uint64_t cost = r.u.cold.bytes;
+    want.tail.tokens[TAIL - 1]++;
+    KVT_EQ(ask(s, REQUEST(FRAME_FIND_COLD, .u.cold = want)), KVD_OK);
+    KVT_EQ(r.u.cold.frontier, page_too ? 3 * 64 : 0);
+    want = prompt(7, true);
+    KVT_EQ(ask(s, REQUEST(FRAME_LOAD_COLD, .u.cold = want)), KVD_OK);
+    KVT_EQ(r.u.cold.frontier, page_too ? 3 * 64 : 0);
+    KVT_EQ(r.u.cold.pages, 3);
+    want = prompt(3, false);
+    want.tail = some_tail(63);
+    KVT_EQ(ask(s, REQUEST(FRAME_LOAD_COLD, .u.cold = want)), KVD_OK);
+    KVT_EQ(r.u.cold.frontier, 3 * 64 + TAIL);
+    KVT_EQ(r.u.cold.bytes, cost);
+    KVT_EQ(fx_audit(&fx), 0);
+    check_content(r.u.cold.continuation, 3 * 64 + TAIL, 50);
+    end();
+}
+
+static void cont_2_within_a_page(void) {
+    find_within_a_page((struct fx_setup){ 0 }, true);
+    find_within_a_page((struct fx_setup){ .more = "[capacity]\nstate_bytes = 1000\n" }, false);
+    find_within_a_page((struct fx_setup){ .more = NEAR }, true);
+}
+
+/* Behind page 0 there may be a tail alone; and what was loaded up to there is shared. */
+static void cont_2_within_the_page_behind_what_came(void) {
+    struct kvd_cold_want want = prompt(0, false);
+    KVT_NEED(move_to_another((struct fx_setup){ 0 }, (struct fx_setup){ 0 }, "", 3, true, 50));
+    want.tail = some_tail(63);
+    KVT_EQ(ask(s, REQUEST(FRAME_LOAD_COLD, .u.cold = want)), KVD_OK);
+    KVT_EQ(r.u.cold.frontier, 0);
+    KVT_EQ(load(7, false), 3 * 64);
+    want.from = r.u.cold.continuation;
+    want.first = 2;
+    want.n = 1;
+    want.digests = digests + 2;
+    KVT_EQ(ask(s, REQUEST(FRAME_LOAD_COLD, .u.cold = want)), KVD_OK);
+    KVT_EQ(r.u.cold.frontier, 3 * 64 + TAIL);
+    KVT_EQ(reads().loaded_objects, (3 + 2) * HEADS);
+    check_content(r.u.cold.continuation, 3 * 64 + TAIL, 50);
     end();
 }
 
@@ -541,8 +595,7 @@ static void an_activation_is_shortened(void) {
 /* GRP-4, GRP-6: of a pool with a window what going on reads is written, found and loaded, and serves byte for byte.
  * Where a page of that is missing nothing is left. */
 static void grp_4_windows(void) {
-    struct fx_setup setup = { .more = "[pool.near]\ngroups = near\nwindow = 100\nshare = 1000\n"
-                                      "[group.near]\nlayers = 1\nkv_heads = 2\nhead_dim = 64\n" };
+    struct fx_setup setup = { .more = NEAR };
     uint32_t frontier = 5 * 64 + TAIL;
     char key[COLD_KEY_BYTES];
     KVT_NEED(move_to_another(setup, setup, "", 5, true, 30));
@@ -728,6 +781,8 @@ static void refusals(void) {
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = { KVT_CASE(cold_6_another_kvd_serves_it),
                                              KVT_CASE(what_is_there_is_shared),
+                                             KVT_CASE(cont_2_within_a_page),
+                                             KVT_CASE(cont_2_within_the_page_behind_what_came),
                                              KVT_CASE(cold_3_wrong_values),
                                              KVT_CASE(cold_2_missing_pages),
                                              KVT_CASE(cont_4_images),

@@ -84,10 +84,19 @@ def _cold_part(name: str, ask: ColdQuestion, first: int, origin: int) -> message
     return messages.cold(name, root, first, *_names_of(ask, first), origin, ask.retention)
 
 
+def _longer(found: types.ColdFound, reply: Any, n_bytes: int, release: bool = True) -> Steps[types.ColdFound]:
+    if reply.frontier <= found.frontier:
+        return types.ColdFound(found.continuation, found.frontier, found.n_bytes, reply.pages)
+    if release and found.continuation not in (None, reply.continuation):  # the longer one has its pages
+        yield messages.Request("Release", continuation=found.continuation)
+    return types.ColdFound(reply.continuation or None, reply.frontier, n_bytes + reply.bytes, reply.pages)
+
+
 def cold(name: str, ask: ColdQuestion) -> Steps[types.ColdFound]:
-    """FindCold or LoadCold: a message for every 1024 pages as long as all of them are there."""
+    """FindCold or LoadCold: a message for every 1024 pages as long as all of them are there, and where they end before
+    the prompt does one for a continuation that ends within the next page."""
     first, pages, origin = ask.first, ask.until // PAGE_TOKENS, ask.origin if name == "LoadCold" else 0
-    found = types.ColdFound(None, first * PAGE_TOKENS, 0)
+    found = types.ColdFound(None, first * PAGE_TOKENS, 0, first)
     if not first * PAGE_TOKENS < ask.until <= ask.chain.tokens:
         raise InvalidArgument(
             f"asked for the tokens behind page {first} up to token {ask.until}; the chain has {ask.chain.tokens}: ask "
@@ -100,14 +109,23 @@ def cold(name: str, ask: ColdQuestion) -> Steps[types.ColdFound]:
             if found.continuation is None:
                 raise
             return found  # what has come stays true
-        if reply.frontier <= found.frontier:
-            return found
-        if found.continuation not in (None, reply.continuation):  # the longer one has its pages
-            yield messages.Request("Release", continuation=found.continuation)
-        found = types.ColdFound(reply.continuation or None, reply.frontier, found.n_bytes + reply.bytes)
+        before, begin, source = found, first, origin
+        found = yield from _longer(found, reply, found.n_bytes)
         first, origin = min(pages, first + messages.MAX_DIGESTS), reply.continuation
         if first == pages or reply.frontier != first * PAGE_TOKENS:
-            return found
+            break
+    if not begin < found.pages < pages:
+        return found
+    short = ask._replace(until=min(ask.until, found.pages * PAGE_TOKENS + PAGE_TOKENS - 1))
+    loaded = found.continuation is not None and found.frontier == found.pages * PAGE_TOKENS
+    try:
+        if loaded:  # it is shared, but its last page, whose digest the tail's name needs
+            reply = yield _cold_part(name, short, found.pages - 1, found.continuation if found.pages > 1 else 0)
+        else:
+            reply = yield _cold_part(name, short, begin, source)
+    except Error:
+        return found
+    return (yield from _longer(found, reply, found.n_bytes if loaded else before.n_bytes, loaded))
 
 
 def plan(want: types.Activation) -> Steps[types.Plan]:

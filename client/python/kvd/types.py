@@ -291,6 +291,7 @@ class ColdFound:
     continuation: Optional[int]  #: of load_cold: in the host now; None: nothing has come
     frontier: int  #: tokens of the prompt, those that were there counted
     n_bytes: int  #: of values: to load, or loaded
+    pages: int = 0  #: that are there, from the first on, whether a continuation ends there or not
 
 
 # ---- what is there ----
