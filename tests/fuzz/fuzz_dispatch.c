@@ -369,8 +369,26 @@ static void scribble(struct board_segment *segment) {
     board_write_wishes(slot, slot->turn, wishes);
 }
 
+/* A sequence of the scheduler's own on its board, which bytes alone hardly ever put there. */
+static void begin_steps(void) {
+    struct msg_request q = { .type = FRAME_ACTIVATE,
+                             .u.activation = { .root.digest = { { 1 } },
+                                               .worker = links[0]->session,
+                                               .prompt_tokens = 1 + u8(),
+                                               .max_output_tokens = 1 + u8() * 2u } };
+    struct msg_reply r;
+    if (!scheduler_calls(&q, &r)) return;
+    running[n_running++ % 4] = r.u.activated.sequence.bits;
+    q = (struct msg_request){ .type = FRAME_ROUND, .u.round = { 1, draw.items } };
+    draw.items[0] = (struct kvd_round_item){ .sequence = r.u.activated.sequence };
+    for (int p = 0; p < KVD_MAX_POOLS; p++)
+        draw.items[0].pool[p] = (struct kvd_round_pool){ .ask = KVD_ROUND_ENSURE, .ensure = 1 + u8() };
+    (void)scheduler_calls(&q, &r);
+}
+
 static void board_step(struct hand *h, const struct fuzz_link *l) {
     if (!take_board(h, l)) return;
+    if (l == links[0] && u8() % 2) begin_steps();
     for (uint8_t n = u8() % 4; n; n--) scribble(h->segment);
     must(write(h->bell, &(uint64_t){ 1 }, sizeof(uint64_t)) == sizeof(uint64_t), "a bell can be rung");
     service_run(service);
