@@ -20,6 +20,7 @@ static const struct {
     [KVD_STORAGE_FP8] = { "fp8", KVD_DTYPE_E4M3, KVD_DTYPE_E4M3 },
     [KVD_STORAGE_NVFP4] = { "nvfp4", KVD_DTYPE_U8, KVD_DTYPE_U8 },
     [KVD_STORAGE_K8V4] = { "k8v4", KVD_DTYPE_E4M3, KVD_DTYPE_U8 },
+    [KVD_STORAGE_FP8_TENSOR] = { "fp8-tensor", KVD_DTYPE_E4M3, KVD_DTYPE_E4M3 },
 };
 
 static bool storage_known(enum kvd_storage storage) { return (unsigned)storage < KVD_N_STORAGE; }
@@ -36,7 +37,11 @@ static void schema_slot(struct geom_schema *schema, enum geom_slot slot, uint32_
 
 /* Codes of type `dtype` for D elements, and the scale plane that this code type calls for (GEOM-3). */
 static void schema_pair(struct geom_schema *schema, enum geom_slot codes, enum geom_slot scale, uint32_t dtype,
-                        uint32_t d) {
+                        uint32_t d, bool scaled) {
+    if (!scaled) {
+        schema_slot(schema, codes, dtype, d);
+        return;
+    }
     switch (dtype) {
     case KVD_DTYPE_I8:
         schema_slot(schema, codes, dtype, d);
@@ -46,12 +51,16 @@ static void schema_pair(struct geom_schema *schema, enum geom_slot codes, enum g
         schema_slot(schema, codes, dtype, d);
         schema_slot(schema, scale, KVD_DTYPE_F16, 1);
         break;
-    case KVD_DTYPE_U8:
+    default:
         schema_slot(schema, codes, dtype, d / 2);
         schema_slot(schema, scale, KVD_DTYPE_U8, d / 16);
         break;
-    default: schema_slot(schema, codes, dtype, d); break;
     }
+}
+
+/* Whether pages hold scales: with the other profiles any number of elements makes a row. */
+static bool storage_scaled(enum kvd_storage storage) {
+    return storage != KVD_STORAGE_BF16 && storage != KVD_STORAGE_FP8_TENSOR;
 }
 
 static bool quantized_dim(uint32_t d) { return d == 64 || d == 96 || d == 128 || d == 192 || d == 256; }
@@ -60,16 +69,18 @@ int geom_schema(enum kvd_storage storage, uint32_t head_dim, struct geom_schema 
                 size_t err_bytes) {
     if (!storage_known(storage))
         return refuse_with(GEOM_E_UNSUPPORTED, err, err_bytes,
-                           "storage %u is unknown: use bf16, int8, fp8, nvfp4 or k8v4", (unsigned)storage);
+                           "storage %u is unknown: use bf16, int8, fp8, nvfp4, k8v4 or fp8-tensor", (unsigned)storage);
     if (head_dim == 0 || head_dim > GEOM_MAX_COUNT)
         return refuse_with(GEOM_E_UNSUPPORTED, err, err_bytes, "head_dim %u is not in 1..%u", head_dim, GEOM_MAX_COUNT);
-    if (storage != KVD_STORAGE_BF16 && !quantized_dim(head_dim))
+    if (storage_scaled(storage) && !quantized_dim(head_dim))
         return refuse_with(GEOM_E_UNSUPPORTED, err, err_bytes,
-                           "storage %s is defined at head_dim 64, 96, 128, 192 and 256, the model has %u: use bf16",
+                           "storage %s is defined at head_dim 64, 96, 128, 192 and 256, the model has %u: use bf16 "
+                           "or fp8-tensor",
                            geom_storage_name(storage), head_dim);
     struct geom_schema schema = { 0 };
-    schema_pair(&schema, GEOM_K, GEOM_K_SCALE, storages[storage].k, head_dim);
-    schema_pair(&schema, GEOM_V, GEOM_V_SCALE, storages[storage].v, head_dim);
+    bool scaled = storage_scaled(storage);
+    schema_pair(&schema, GEOM_K, GEOM_K_SCALE, storages[storage].k, head_dim, scaled);
+    schema_pair(&schema, GEOM_V, GEOM_V_SCALE, storages[storage].v, head_dim, scaled);
     *ret_schema = schema;
     return 0;
 }

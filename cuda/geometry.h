@@ -285,7 +285,7 @@ void geom_packed_digest(const struct geom_store_spec *spec, uint32_t n_pools, ui
  * pool. Ranks are not in it. */
 void geom_shard_digest(const struct geom_store_spec *spec, uint32_t n_pools, uint8_t ret_digest[32]);
 
-const char *geom_storage_name(enum kvd_storage storage); /* "bf16", "int8", "fp8", "nvfp4", "k8v4" */
+const char *geom_storage_name(enum kvd_storage storage); /* "bf16" ... "fp8-tensor" */
 const char *geom_format_name(enum kvd_format format);    /* "kv", "latent", "packed" */
 
 #endif

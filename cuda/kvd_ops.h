@@ -15,10 +15,15 @@
  *     valid:      I32 [B], columns that count, 0..W; NULL = W for all. Others: append skips, attention writes zeros
  *     table_rows: I32 [B], the table row of each sequence
  *
- * Shapes. BF16 at any head_dim; INT8, FP8, NVFP4 and K8V4 at 64, 96, 128, 192 and 256; D and Dv may differ. Any number
- * of query heads that the KV heads divide. On CUDA attention has tensor-core kernels where D = Dv is 64, 128 or 256;
- * all else up to 1152 has one plain kernel, which is right and slow. Plane bases and strides are multiples of 16 bytes;
- * on CUDA so are q and out of the tensor-core kernels, and k and v of quantized profiles.
+ * Shapes. BF16 and FP8_TENSOR at any head_dim; INT8, FP8, NVFP4 and K8V4 at 64, 96, 128, 192 and 256; D and Dv may
+ * differ. Any number of query heads that the KV heads divide. On CUDA attention has tensor-core kernels where D = Dv is
+ * 64, 128 or 256; all else up to 1152 has one plain kernel, which is right and slow. Plane bases and strides are
+ * multiples of 16 bytes; on CUDA so are q and out of the tensor-core kernels, and k and v of quantized profiles.
+ *
+ * FP8_TENSOR. One scale for K of a layer and one for V, as checkpoints and engines have them, positive and finite. They
+ * are no part of the page: whoever appends and whoever reads give the same ones. Append writes E4M3FN of x / scale in
+ * FP32, to nearest even, saturating at 448, NaN as 0. The scales are 0 with every other profile. On CUDA both ops are
+ * KVD_OPS_UNIMPLEMENTED: engines that store such pages have kernels for them, which take planes and table of the view.
  *
  * Windows. Table entries of blocks that are wholly behind the windows of a call are not read: they may be -1. On CUDA
  * the keys of a block that a window reaches in part are finite numbers, as append writes them, the unseen ones, too.
@@ -80,6 +85,7 @@ struct kvd_ops_append {
     const int32_t *valid;      /* [B] or NULL */
     const int32_t *table_rows; /* [B] */
     uint32_t w, b;
+    float k_scale, v_scale; /* FP8_TENSOR: what a code of one is worth; else 0 */
 };
 
 /* cudaStream_t; NULL is the default stream. */
@@ -116,6 +122,8 @@ struct kvd_ops_attention {
      * pages they do share and reads those once for all. A hint that is too large costs a little time and changes no
      * result beyond the order of sums. It is not used on the host, with a window, and where B is 1. */
     uint32_t shared_prefix;
+
+    float k_scale, v_scale; /* as append had them */
 };
 
 /* FP32 with an online softmax. The result for a query depends on that query and its keys only: the same bits for any

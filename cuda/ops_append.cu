@@ -347,7 +347,8 @@ static void launch_append(const append_params &p, uint32_t storage, cudaStream_t
 
 extern "C" int kvd_ops_append_cuda(const struct kvd_ops_append *op, kvd_ops_stream stream, char *err,
                                    size_t err_bytes) {
-    const int rc = ops_append_check(op, err, err_bytes);
+    int rc = ops_append_check(op, err, err_bytes);
+    rc = rc ? rc : ops_cuda_check(&op->view, err, err_bytes);
     if (rc) return rc;
     const append::append_params p = append::make_params(op);
     if (op->view.storage != KVD_STORAGE_BF16 && ((uintptr_t)op->k | (uintptr_t)op->v) % 16 != 0) {

@@ -28,14 +28,15 @@ typedef float v8 __attribute__((vector_size(32), aligned(4), may_alias));
 struct half { /* K or V of a view */
     const kvd_plane_view *codes, *scales;
     uint32_t dim; /* elements of a row */
+    float scale;  /* of all rows, where they have none (FP8_TENSOR) */
 };
 
-static struct half key_half(const PagedKVBatchLayerView *view) {
-    return (struct half){ &view->k, &view->k_scale, view->head_dim };
+static struct half key_half(const struct kvd_ops_attention *op) {
+    return (struct half){ &op->view.k, &op->view.k_scale, op->view.head_dim, op->k_scale };
 }
 
-static struct half value_half(const PagedKVBatchLayerView *view) {
-    return (struct half){ &view->v, &view->v_scale, ops_v_dim(view) };
+static struct half value_half(const struct kvd_ops_attention *op) {
+    return (struct half){ &op->view.v, &op->view.v_scale, ops_v_dim(&op->view), op->v_scale };
 }
 
 OPS_CLONES static void decode_bf16(const uint16_t *codes, uint32_t n, float *x) {
@@ -50,7 +51,10 @@ static void decode_row(struct half half, int32_t page, uint32_t head, uint32_t o
     const void *scales = half.scales->dtype == KVD_DTYPE_NONE ? NULL : ops_plane_row(half.scales, page, head, offset);
     switch (half.codes->dtype) {
     case KVD_DTYPE_I8: ops_decode_int8(codes, scales, half.dim, x); break;
-    case KVD_DTYPE_E4M3: ops_decode_fp8(codes, scales, half.dim, x); break;
+    case KVD_DTYPE_E4M3:
+        if (scales) ops_decode_fp8(codes, scales, half.dim, x);
+        else ops_decode_fp8_tensor(codes, half.scale, half.dim, x);
+        break;
     case KVD_DTYPE_U8: ops_decode_nvfp4(codes, scales, half.dim, x); break;
     default: decode_bf16(codes, half.dim, x); break;
     }
@@ -88,7 +92,7 @@ static void oracle_query(const struct kvd_ops_attention *op, const int32_t *tabl
     double most = op->sinks ? (double)op->sinks[head] : -INFINITY, total = 0;
     for (uint32_t j = first; j < n; j++) {
         double dot = 0;
-        decode_row(key_half(view), table[j >> KVD_PAGE_SHIFT], kv_head, j & KVD_PAGE_MASK, row);
+        decode_row(key_half(op), table[j >> KVD_PAGE_SHIFT], kv_head, j & KVD_PAGE_MASK, row);
         for (uint32_t i = 0; i < d; i++) dot += (double)ops_bf16_to_f32(q[i]) * (double)row[i];
         scores[j] = (double)op->scale * dot;
         if (op->soft_cap > 0) scores[j] = (double)op->soft_cap * tanh(scores[j] / (double)op->soft_cap);
@@ -98,7 +102,7 @@ static void oracle_query(const struct kvd_ops_attention *op, const int32_t *tabl
     if (op->sinks) total = exp((double)op->sinks[head] - most);
     for (uint32_t j = first; j < n; j++) {
         double p = exp(scores[j] - most);
-        decode_row(value_half(view), table[j >> KVD_PAGE_SHIFT], kv_head, j & KVD_PAGE_MASK, row);
+        decode_row(value_half(op), table[j >> KVD_PAGE_SHIFT], kv_head, j & KVD_PAGE_MASK, row);
         for (uint32_t i = 0; i < dv; i++) sum[i] += p * (double)row[i];
         total += p;
     }
@@ -266,16 +270,16 @@ OPS_CLONES static void value_tile(const struct block *block) {
 }
 
 /* A key of the tile: zero where the query's rows are, whatever values stood there. */
-static void decode_key(const PagedKVBatchLayerView *view, int32_t page, uint32_t head, uint32_t offset, uint32_t width,
+static void decode_key(const struct kvd_ops_attention *op, int32_t page, uint32_t head, uint32_t offset, uint32_t width,
                        float *row) {
-    decode_row(key_half(view), page, head, offset, row);
-    if (width > view->head_dim) memset(row + view->head_dim, 0, (width - view->head_dim) * sizeof *row);
+    uint32_t d = op->view.head_dim;
+    decode_row(key_half(op), page, head, offset, row);
+    if (width > d) memset(row + d, 0, (width - d) * sizeof *row);
 }
 
 /* One page: decode the keys once, score, soften, decode the values once, add. */
 static void walk_tile(const struct kvd_ops_attention *op, struct block *block, uint32_t kv_head, int32_t page,
                       uint32_t begin) {
-    const PagedKVBatchLayerView *view = &op->view;
     uint32_t n = 0;
     for (uint32_t i = 0; i < block->count; i++) {
         uint32_t left = block->keys[i] > begin ? block->keys[i] - begin : 0;
@@ -286,11 +290,11 @@ static void walk_tile(const struct kvd_ops_attention *op, struct block *block, u
         block->fade[i] = 1; /* of a query that has no key in this tile */
     }
     for (uint32_t j = 0; j < n; j++)
-        decode_key(view, page, kv_head, j, block->k_width, block->tile + (size_t)j * block->stride);
+        decode_key(op, page, kv_head, j, block->k_width, block->tile + (size_t)j * block->stride);
     score_tile(block, n);
     soften_tile(block, op->scale, op->soft_cap);
     for (uint32_t j = 0; j < n; j++)
-        decode_row(value_half(view), page, kv_head, j, block->tile + (size_t)j * block->stride);
+        decode_row(value_half(op), page, kv_head, j, block->tile + (size_t)j * block->stride);
     value_tile(block);
 }
 

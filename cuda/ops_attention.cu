@@ -584,6 +584,7 @@ extern "C" size_t kvd_ops_attention_workspace(const struct kvd_ops_attention *op
 extern "C" int kvd_ops_attention_cuda(const struct kvd_ops_attention *op, uint32_t max_context, void *workspace,
                                       size_t workspace_bytes, kvd_ops_stream stream, char *err, size_t err_bytes) {
     int rc = ops_attention_check(op, err, err_bytes);
+    rc = rc ? rc : ops_cuda_check(&op->view, err, err_bytes);
     rc = rc ? rc : attn::check_planes(&op->view, err, err_bytes);
     if (rc) return rc;
     attn::launch_plan x;

@@ -135,6 +135,17 @@ static int check_tensor(const PagedKVBatchLayerView *view, const uint16_t *tenso
     return 0;
 }
 
+/* Scales of a layer: positive where pages hold none (FP8_TENSOR), and nowhere else. */
+static int check_scales(const PagedKVBatchLayerView *view, float k_scale, float v_scale, char *err, size_t err_bytes) {
+    bool tensor = view->storage == KVD_STORAGE_FP8_TENSOR;
+    bool good = k_scale > 0 && v_scale > 0 && isfinite(k_scale) && isfinite(v_scale),
+         none = k_scale == 0 && v_scale == 0;
+    if (tensor ? good : none) return 0;
+    return refuse_with(KVD_OPS_INVALID, err, err_bytes, "k_scale %g and v_scale %g with storage %s: %s",
+                       (double)k_scale, (double)v_scale, geom_storage_name((enum kvd_storage)view->storage),
+                       tensor ? "both are positive and finite" : "its scales are in the pages, write 0");
+}
+
 int ops_append_check(const struct kvd_ops_append *op, char *err, size_t err_bytes) {
     uint32_t d = op->view.head_dim, dv = ops_v_dim(&op->view);
     struct range range;
@@ -142,6 +153,7 @@ int ops_append_check(const struct kvd_ops_append *op, char *err, size_t err_byte
     if (!r) r = check_batch(&op->view, op->w, op->b, op->table_rows, err, err_bytes);
     if (!r) r = check_tensor(&op->view, op->k, "k", d, op->view.n_kv_heads, op->w, op->b, &range, err, err_bytes);
     if (!r) r = check_tensor(&op->view, op->v, "v", dv, op->view.n_kv_heads, op->w, op->b, &range, err, err_bytes);
+    if (!r) r = check_scales(&op->view, op->k_scale, op->v_scale, err, err_bytes);
     if (!r && !op->positions) r = refuse_with(KVD_OPS_INVALID, err, err_bytes, "positions is missing");
     return r;
 }
@@ -178,6 +190,7 @@ int ops_attention_check(const struct kvd_ops_attention *op, char *err, size_t er
                            "causal %u needs %s: causal is 1 with positions or 0 with context", op->causal,
                            op->causal ? "positions" : "context");
     r = check_logits(op, err, err_bytes);
+    if (!r) r = check_scales(&op->view, op->k_scale, op->v_scale, err, err_bytes);
     if (!r) r = check_tensor(&op->view, op->q, "q", op->view.head_dim, op->n_q_heads, op->w, op->b, &q, err, err_bytes);
     if (!r)
         r = check_tensor(&op->view, op->out, "out", ops_v_dim(&op->view), op->n_q_heads, op->w, op->b, &out, err,
@@ -185,6 +198,13 @@ int ops_attention_check(const struct kvd_ops_attention *op, char *err, size_t er
     if (!r && meet(q, out))
         r = refuse_with(KVD_OPS_INVALID, err, err_bytes, "out overlaps q: give it memory of its own");
     return r;
+}
+
+int ops_cuda_check(const PagedKVBatchLayerView *view, char *err, size_t err_bytes) {
+    if (view->storage != KVD_STORAGE_FP8_TENSOR) return 0;
+    return refuse_with(KVD_OPS_UNIMPLEMENTED, err, err_bytes,
+                       "storage %s has no kernel on GPUs: use the host form, or the engine's own kernels on the view",
+                       geom_storage_name(KVD_STORAGE_FP8_TENSOR));
 }
 
 /* ---- values: host memory only --------------------------------------------------------------- */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Codecs of the five profiles (GEOM-9). Everything is IEEE FP32, round to nearest even; this file is built without
+ * Codecs of the profiles (GEOM-9). Everything is IEEE FP32, round to nearest even; this file is built without
  * contraction and without fast-math, and the order of operations below is part of the format.
  */
 #include <math.h>
@@ -153,6 +153,11 @@ void ops_encode_fp8(const uint16_t *x, uint32_t n, uint8_t *codes, uint16_t *sca
     for (uint32_t i = 0; i < n; i++) codes[i] = ops_f32_to_e4m3(row[i] * inverse);
 }
 
+/* A true division, as engines that store FP8 so have it. */
+void ops_encode_fp8_tensor(const uint16_t *x, uint32_t n, float scale, uint8_t *codes) {
+    for (uint32_t i = 0; i < n; i++) codes[i] = ops_f32_to_e4m3(ops_bf16_to_f32(x[i]) / scale);
+}
+
 void ops_encode_nvfp4(const uint16_t *x, uint32_t n, uint8_t *codes, uint8_t *scales) {
     float row[16];
     for (uint32_t g = 0; g < n / 16; g++) {
@@ -176,12 +181,19 @@ OPS_CLONES void ops_decode_int8(const int8_t *codes, const uint16_t *scales, uin
     }
 }
 
-OPS_CLONES void ops_decode_fp8(const uint8_t *codes, const uint16_t *scale, uint32_t n, float *x) {
-    float s = ops_f16_to_f32(scale[0]);
+static inline __attribute__((always_inline)) void decode_e4m3(const uint8_t *codes, float s, uint32_t n, float *x) {
     for (uint32_t i = 0; i < n; i++) {
         float magnitude = e4m3_magnitude(codes[i] & 0x7Fu);
         x[i] = float_of(bits_of(magnitude) | (uint32_t)(codes[i] & 0x80u) << 24) * s;
     }
+}
+
+OPS_CLONES void ops_decode_fp8(const uint8_t *codes, const uint16_t *scale, uint32_t n, float *x) {
+    decode_e4m3(codes, ops_f16_to_f32(scale[0]), n, x);
+}
+
+OPS_CLONES void ops_decode_fp8_tensor(const uint8_t *codes, float scale, uint32_t n, float *x) {
+    decode_e4m3(codes, scale, n, x);
 }
 
 /* Nibbles first, one a byte: both loops then run in vectors. */

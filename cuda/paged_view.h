@@ -32,15 +32,18 @@ extern "C" {
 #define KVD_PAGE_MASK 63
 
 /* Closed storage profiles (GEOM-1). K8V4 is FP8 keys with NVFP4 values; nothing else mixes. Head_dim is 64, 96, 128,
- * 192 or 256 except with BF16. */
+ * 192 or 256 except with BF16 and FP8_TENSOR. */
 enum kvd_storage {
     KVD_STORAGE_BF16 = 0,  /* K, V: BF16, bit copy; any head_dim > 0 */
     KVD_STORAGE_INT8 = 1,  /* INT8-G64: int8 codes, one FP16 scale for 64 elements (the last may have 32) */
     KVD_STORAGE_FP8 = 2,   /* FP8-E4M3FN: one FP16 scale a row */
     KVD_STORAGE_NVFP4 = 3, /* NVFP4-G16: E2M1 nibbles, one unsigned E4M3 scale for 16 */
-    KVD_STORAGE_K8V4 = 4   /* K as FP8, V as NVFP4-G16 */
+    KVD_STORAGE_K8V4 = 4,  /* K as FP8, V as NVFP4-G16 */
+    /* E4M3FN without scales in the page: K of a layer has one scale and V another, which the caller of each op gives;
+     * any head_dim > 0 */
+    KVD_STORAGE_FP8_TENSOR = 5
 };
-#define KVD_N_STORAGE 5
+#define KVD_N_STORAGE 6
 
 /* What a layer stores for a token (GRP-1). The bytes of latent and packed rows are the engine's business. */
 enum kvd_format {
@@ -52,7 +55,7 @@ enum kvd_format {
 
 /* Element type of a plane. */
 enum kvd_dtype {
-    KVD_DTYPE_NONE = 0, /* plane absent (scale planes of BF16) */
+    KVD_DTYPE_NONE = 0, /* plane absent (scale planes of BF16 and FP8_TENSOR) */
     KVD_DTYPE_BF16 = 1, /* 2 bytes */
     KVD_DTYPE_I8 = 2,   /* 1 byte */
     KVD_DTYPE_E4M3 = 3, /* 1 byte, finite-only E4M3FN */
@@ -74,7 +77,7 @@ typedef struct kvd_plane_view {
 /* One sequence: planes of a layer and one row of the block table (VIEW-1). */
 typedef struct PagedKVLayerView {
     kvd_plane_view k, v;             /* codes, or BF16 values */
-    kvd_plane_view k_scale, v_scale; /* dtype NONE for BF16 */
+    kvd_plane_view k_scale, v_scale; /* dtype NONE for BF16 and FP8_TENSOR */
     const int32_t *block_table;      /* I32 [n_logical]; -1 outside the membership (ROW-6) */
     uint32_t n_logical;              /* L: entries of a row */
     uint32_t n_pages;                /* physical page groups of the pool: valid ids are [0, n_pages) */

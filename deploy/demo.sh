@@ -10,8 +10,8 @@ set -eu
 usage() {
     cat <<EOF
 Usage: sh deploy/demo.sh [--profile P]... [--device D] [--keep] [--build DIR] [--as-built] [--help]
-  --profile P   only this row: bf16, int8, fp8, nvfp4, k8v4, speculate, window, or latent (default: all; the last two on
-                a host device only)
+  --profile P   only this row: bf16, int8, fp8, nvfp4, k8v4, speculate, fp8-tensor, window, or latent (default: all; the
+                last three on a host device only)
   --device D    where the pages are and the model runs: host:0 (shared memory, CPU; default) or cuda:N
   --keep        keep the folder with configurations, sockets and logs
   --build DIR   build folder (default: build-release beside the sources)
@@ -31,7 +31,7 @@ while [ $# -gt 0 ]; do
         --profile)
             [ $# -gt 1 ] || { usage >&2; exit 1; }
             case $2 in
-                bf16 | int8 | fp8 | nvfp4 | k8v4 | speculate | window | latent) profiles="$profiles $2" ;;
+                bf16 | int8 | fp8 | nvfp4 | k8v4 | fp8-tensor | speculate | window | latent) profiles="$profiles $2" ;;
                 *) echo "demo.sh: there is no profile $2" >&2; usage >&2; exit 1 ;;
             esac
             shift ;;
@@ -52,7 +52,7 @@ while [ $# -gt 0 ]; do
 done
 if [ -z "$profiles" ]; then
     profiles="bf16 int8 fp8 nvfp4 k8v4 speculate"
-    [ "${device#host}" = "$device" ] || profiles="$profiles window latent"
+    [ "${device#host}" = "$device" ] || profiles="$profiles fp8-tensor window latent"
 fi
 
 dir=

@@ -53,7 +53,7 @@ static const struct codec_map region_map = CODEC_TABLE(kvd__v1__region_info__des
 static const struct codec_field layer_group_fields[] = {
     NAME(name, name),
     U32_IN(format, format, 0, KVD__V1__FORMAT__FORMAT_PACKED),
-    U32_IN(storage, storage, 0, KVD__V1__STORAGE__STORAGE_K8V4),
+    U32_IN(storage, storage, 0, KVD__V1__STORAGE__STORAGE_FP8_TENSOR),
     U32_IN(order, order, 0, KVD__V1__PLANE_ORDER__ORDER_HEAD_MAJOR),
     U32(n_layers, n_layers),
     U32(n_kv_heads, n_kv_heads),
@@ -68,7 +68,7 @@ static const struct codec_map layer_group_map = CODEC_TABLE(kvd__v1__layer_group
 #define PB Kvd__V1__PoolInfo
 #define T struct kvd_pool_info
 static const struct codec_field pool_info_fields[] = {
-    U32_IN(storage, storage, 0, KVD__V1__STORAGE__STORAGE_K8V4),
+    U32_IN(storage, storage, 0, KVD__V1__STORAGE__STORAGE_FP8_TENSOR),
     U32_IN(order, order, 0, KVD__V1__PLANE_ORDER__ORDER_HEAD_MAJOR),
     U32_IN(arrangement, arrangement, 0, KVD__V1__ARRANGEMENT__ARRANGEMENT_RECORD),
     U32(n_layers, n_layers),

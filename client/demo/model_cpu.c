@@ -109,7 +109,9 @@ static int group_attend(struct cpu_model *model, const struct cpu_group *group, 
                                            .valid = valid,
                                            .table_rows = rows,
                                            .w = group->w,
-                                           .b = group->n };
+                                           .b = group->n,
+                                           .k_scale = scale_of_layer(&view),
+                                           .v_scale = scale_of_layer(&view) };
     if (kvd_ops_append_host(&append, err, err_bytes) != 0) return -EINVAL;
     const struct kvd_ops_attention attention = { .view = view,
                                                  .q = model->q[0],
@@ -123,7 +125,9 @@ static int group_attend(struct cpu_model *model, const struct cpu_group *group, 
                                                  .causal = 1,
                                                  .window = view.window,
                                                  .aligned = view.window_aligned,
-                                                 .scale = MODEL_SCALE };
+                                                 .scale = MODEL_SCALE,
+                                                 .k_scale = scale_of_layer(&view),
+                                                 .v_scale = scale_of_layer(&view) };
     if (kvd_ops_attention_host(&attention, err, err_bytes) != 0) return -EINVAL;
     group_unpack(model, group);
     return 0;

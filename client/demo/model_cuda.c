@@ -81,7 +81,9 @@ static int append_step(const struct cuda_model *m, const struct step *step, cons
                                            .positions = on->input->position + column,
                                            .table_rows = on->input->row + column,
                                            .w = step->decode ? 1 : step->segments[i].n,
-                                           .b = step->decode ? step->columns : 1 };
+                                           .b = step->decode ? step->columns : 1,
+                                           .k_scale = scale_of_layer(view),
+                                           .v_scale = scale_of_layer(view) };
         if (kvd_ops_append_cuda(&op, m->stream, err, err_bytes) != 0) return -EINVAL;
         column += op.w;
     }
@@ -100,7 +102,9 @@ static struct kvd_ops_attention attention_of(const struct cuda_model *m, const P
                                        .w = 1,
                                        .b = 1,
                                        .causal = 1,
-                                       .scale = MODEL_SCALE };
+                                       .scale = MODEL_SCALE,
+                                       .k_scale = scale_of_layer(view),
+                                       .v_scale = scale_of_layer(view) };
 }
 
 static int attend_step(const struct cuda_model *m, const struct step *step, const PagedKVBatchLayerView *view,

@@ -12,6 +12,11 @@
 #define MODEL_HALF (MODEL_HEAD_DIM / 2)
 #define MODEL_SCALE 0.0625f /* of the softmax: 1/sqrt(256) */
 
+/* Of the keys and values of every layer, where the profile wants them (fp8-tensor): these stay within +-8. */
+static inline float scale_of_layer(const PagedKVBatchLayerView *view) {
+    return view->storage == KVD_STORAGE_FP8_TENSOR ? 0.02f : 0.0f;
+}
+
 struct model_kind {
     /* As model_step(), after its checks; columns: of all segments. */
     int (*step)(struct model *model, enum model_part part, const PagedKVBatchLayerView *views,

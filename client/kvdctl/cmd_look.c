@@ -117,7 +117,7 @@ static void show_store(struct ctl *ctl, const struct kvd_store_info *info) {
     out_facts(ctl->out, "store", lines, N(lines), o);
 }
 
-static const char *const storages[] = { "bf16", "int8", "fp8", "nvfp4", "k8v4" },
+static const char *const storages[] = { "bf16", "int8", "fp8", "nvfp4", "k8v4", "fp8-tensor" },
                          *const orders[] = { "page-major", "head-major" },
                          *const arrangements[] = { "dense", "record" }, *const formats[] = { "kv", "latent", "packed" };
 

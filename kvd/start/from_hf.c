@@ -42,6 +42,8 @@ struct hf_model {
     struct hf_group group[GROUPS_MOST];
     uint64_t state_bytes; /* on each device */
     const char *left_out; /* a sentence on what is not in the store */
+    const char *profile;
+    bool profile_of_file; /* nobody asked for one */
 };
 
 /* Always false, so that what fails can return it. */
@@ -181,16 +183,16 @@ static bool take_llama4(struct hf_model *m) {
 }
 
 /* One latent of kv_lora_rank elements and a rotary part a token and layer; as the public FP8 kernels have it: codes, a
- * FP32 scale for each 128 of them, the rotary part in BF16. */
+ * FP32 scale for each 128 of them, the rotary part in BF16. With a scale a layer, codes alone. */
 static bool take_latent(struct hf_model *m) {
     uint32_t rank, rope;
-    const char *profile = m->ask->profile;
     if (!take_layers(m, NULL, 1, LAYER_FULL) || !needed(m, "kv_lora_rank", &rank) ||
         !needed(m, "qk_rope_head_dim", &rope))
         return false;
-    bool fp8 = strcmp(profile, "fp8") == 0;
-    if (!fp8 && strcmp(profile, "bf16") != 0)
-        return refuse(m, "asked for profile %s; the latent of %s is stored as bf16 or fp8", profile, m->architecture);
+    bool fp8 = strcmp(m->profile, "fp8") == 0, tensor = strcmp(m->profile, "fp8-tensor") == 0;
+    if (!fp8 && !tensor && strcmp(m->profile, "bf16") != 0)
+        return refuse(m, "asked for profile %s; the latent of %s is stored as bf16, fp8 or fp8-tensor", m->profile,
+                      m->architecture);
     if (rank > 1u << 14 || rope > 1u << 12 || (fp8 && rank % 128))
         return refuse(m, "kv_lora_rank %u, qk_rope_head_dim %u: kvd does not know such a latent", rank, rope);
     m->left_out = field(m, "num_nextn_predict_layers") || field(m, "num_mtp_layers")
@@ -200,7 +202,9 @@ static bool take_latent(struct hf_model *m) {
     add_group(m, (struct hf_group){ .name = "latent",
                                     .of_kinds = 1u << LAYER_FULL,
                                     .format = KVD_FORMAT_LATENT,
-                                    .bytes = fp8 ? rank + rank / 128 * 4 + 2 * rope : 2 * (rank + rope) });
+                                    .bytes = fp8      ? rank + rank / 128 * 4 + 2 * rope
+                                             : tensor ? rank + rope
+                                                      : 2 * (rank + rope) });
     return true;
 }
 
@@ -260,6 +264,30 @@ static bool refuse_architecture(const struct hf_model *m, const char *name) {
                   name, all);
 }
 
+static bool is_word(const cJSON *item, const char *word) {
+    return cJSON_IsString(item) && strcmp(item->valuestring, word) == 0;
+}
+
+/* Who quantizes a model says in its file how its cache is stored; kvd knows FP8 with scales that are the layer's. */
+static bool take_profile(struct hf_model *m) {
+    const cJSON *quantization = field(m, "quantization_config");
+    const cJSON *scheme = cJSON_GetObjectItemCaseSensitive(quantization, "kv_cache_scheme");
+    const cJSON *bits = cJSON_GetObjectItemCaseSensitive(scheme, "num_bits");
+    const cJSON *strategy = cJSON_GetObjectItemCaseSensitive(scheme, "strategy");
+    bool of_layer = !strategy || cJSON_IsNull(strategy) || is_word(strategy, "tensor");
+    m->profile = m->ask->profile ? m->ask->profile : "bf16";
+    if (m->ask->profile || !scheme || cJSON_IsNull(scheme)) return true;
+    if (!cJSON_IsNumber(bits) || bits->valueint != 8 ||
+        !is_word(cJSON_GetObjectItemCaseSensitive(scheme, "type"), "float") || !of_layer ||
+        cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(scheme, "dynamic")))
+        return refuse(
+            m, "quantization_config.kv_cache_scheme is not num_bits 8, type float, strategy tensor, the only one "
+               "that kvd knows; say --profile and how K and V are stored");
+    m->profile = "fp8-tensor";
+    m->profile_of_file = true;
+    return true;
+}
+
 static bool take_model(struct hf_model *m) {
     const cJSON *first = cJSON_GetArrayItem(field(m, "architectures"), 0), *text = field(m, "text_config");
     const char *name = cJSON_IsString(first) ? first->valuestring : "";
@@ -269,6 +297,7 @@ static bool take_model(struct hf_model *m) {
     while (i < N_ARCHITECTURES && strcmp(architectures[i].name, name) != 0) i++;
     if (i == N_ARCHITECTURES) return refuse_architecture(m, name);
     m->architecture = architectures[i].name;
+    if (!take_profile(m)) return false;
     m->nested = cJSON_IsObject(text);
     if (m->nested) m->json = text;
     return architectures[i].take(m);
@@ -314,12 +343,13 @@ static void print_sections(FILE *out, const struct hf_model *m) {
     fprintf(out, "# %s, %u layers. Made by kvd --from-hf; [kvd] and the other sections are yours.\n", m->architecture,
             m->n_layers);
     if (m->left_out) fprintf(out, "# %s\n", m->left_out);
+    if (m->profile_of_file)
+        fputs("# FP8 with a scale a layer: quantization_config.kv_cache_scheme of the file says so.\n", out);
     fputs("[devices]\n", out);
     for (uint32_t i = 0; i < m->ask->ranks; i++) fprintf(out, "device.%u = cuda:%u\n", i, i);
     fputs("\n[model]\n", out);
     if (plain) fprintf(out, "layers = %u\n", m->group[0].layers);
-    if (m->kv_heads)
-        fprintf(out, "kv_heads = %u\nhead_dim = %u\nprofile = %s\n", m->kv_heads, m->head_dim, m->ask->profile);
+    if (m->kv_heads) fprintf(out, "kv_heads = %u\nhead_dim = %u\nprofile = %s\n", m->kv_heads, m->head_dim, m->profile);
     if (m->max_context) fprintf(out, "max_context = %u\n", m->max_context);
     else
         fputs("# max_position_embeddings is not there: write max_context = and the longest sequence in tokens.\n", out);

@@ -12,7 +12,7 @@
 struct from_hf {
     const char *path;    /* of config.json */
     uint32_t ranks;      /* devices of the model, 1..KVD_MAX_RANKS */
-    const char *profile; /* of K and V, as in section [model]; a latent is bf16 or fp8 */
+    const char *profile; /* of K and V, as in section [model]; a latent is bf16, fp8 or fp8-tensor. NULL: the file's */
 };
 
 /* Prints sections that a configuration can begin with, and what they come to as comments. 0, or 1 with a sentence and

@@ -20,7 +20,8 @@ static const struct choice {
     { "from-hf", 'F', required_argument, OPTIONS_FROM_HF, "FILE",
       "print sections for the model of a config.json and what they come to, and exit" },
     { "tp", 't', required_argument, OPTIONS_RUN, "N", "with --from-hf: devices of the model (default 1)" },
-    { "profile", 'P', required_argument, OPTIONS_RUN, "NAME", "with --from-hf: how K and V are stored (default bf16)" },
+    { "profile", 'P', required_argument, OPTIONS_RUN, "NAME",
+      "with --from-hf: how K and V are stored (default: as the file says, else bf16)" },
     { "foreground", 'f', no_argument, OPTIONS_RUN, "", "stay in the foreground (kvd always does)" },
     { "help", 'h', no_argument, OPTIONS_HELP, "", "print this" },
     { "version", 'V', no_argument, OPTIONS_VERSION, "", "print the version" },
@@ -42,7 +43,7 @@ int options_parse(int argc, char **argv, struct options *ret_options) {
     char shorts[2 * N_CHOICES + 1];
     size_t n = 0;
     int letter;
-    struct options options = { .action = OPTIONS_RUN, .config = "/etc/kvd/kvd.conf", .profile = "bf16", .devices = 1 };
+    struct options options = { .action = OPTIONS_RUN, .config = "/etc/kvd/kvd.conf", .devices = 1 };
     for (size_t i = 0; i < N_CHOICES; i++) {
         longs[i] = (struct option){ choices[i].name, choices[i].argument, NULL, choices[i].letter };
         shorts[n++] = (char)choices[i].letter;

@@ -22,7 +22,7 @@ struct options {
     enum options_action action;
     const char *config;
     bool json;
-    const char *model, *profile; /* OPTIONS_FROM_HF: config.json of a model */
+    const char *model, *profile; /* OPTIONS_FROM_HF: config.json of a model; NULL where none is asked for */
     unsigned devices;
 };
 

@@ -48,10 +48,16 @@ static void must(int rc, const char *err) {
     exit(1);
 }
 
+/* Of a layer, where pages hold none. */
+static float scale_of(const PagedKVBatchLayerView *view) {
+    return view->storage == KVD_STORAGE_FP8_TENSOR ? 0.003f : 0;
+}
+
 static void append(const PagedKVBatchLayerView *view, uint32_t from, uint32_t w) {
     struct kvd_ops_append op = {
         .view = *view, .k = k, .v = v, .positions = positions, .table_rows = rows, .w = w, .b = 1
     };
+    op.k_scale = op.v_scale = scale_of(view);
     char err[256];
     for (uint32_t i = 0; i < w; i++) positions[i] = (int32_t)(from + i);
     must(kvd_ops_append_host(&op, err, sizeof err), err);
@@ -67,7 +73,9 @@ static void attend(const PagedKVBatchLayerView *view, uint32_t w) {
                                     .w = w,
                                     .b = 1,
                                     .causal = 1,
-                                    .scale = 0.0625f };
+                                    .scale = 0.0625f,
+                                    .k_scale = scale_of(view),
+                                    .v_scale = scale_of(view) };
     char err[256];
     for (uint32_t i = 0; i < w; i++) positions[i] = (int32_t)(KEYS - w + i);
     must(kvd_ops_attention_host(&op, err, sizeof err), err);

@@ -731,8 +731,8 @@ static void round_trip(const struct e2e_setup *setup, uint32_t pools, bool state
 }
 
 static void host_2_every_profile(void) {
-    static const char *const profiles[] = { "bf16", "int8", "fp8", "nvfp4", "k8v4" };
-    for (int i = 0; i < 5; i++)
+    static const char *const profiles[] = { "bf16", "int8", "fp8", "nvfp4", "k8v4", "fp8-tensor" };
+    for (unsigned i = 0; i < sizeof profiles / sizeof *profiles; i++)
         for (uint32_t n = 1; n <= 2; n++)
             round_trip(&(struct e2e_setup){ .profile = profiles[i], .head_dim = 256, .ranks = n, .more = ARENA }, 1,
                        false);

@@ -101,8 +101,8 @@ static void act_3_move_and_ckpt_1(void) {
 
 /* CONT-3: everything but the daemon goes; the next engine hits at once, in another process, in every profile. */
 static void cont_3_outlives_engines(void) {
-    static const char *const profiles[] = { "bf16", "int8", "fp8", "nvfp4", "k8v4" };
-    for (unsigned i = 0; i < 5; i++) {
+    static const char *const profiles[] = { "bf16", "int8", "fp8", "nvfp4", "k8v4", "fp8-tensor" };
+    for (unsigned i = 0; i < sizeof profiles / sizeof *profiles; i++) {
         struct e2e_setup setup = { .profile = profiles[i], .head_dim = 256 };
         uint64_t text = e2e_stream(3 + i, 9000, 0);
         if (!open_stage(&setup)) return;

@@ -261,17 +261,17 @@ static void decode() {
             decode_one(s, KVD_STORAGE_BF16, GEOM_DENSE, false, plain);
             decode_one(s, KVD_STORAGE_BF16, GEOM_RECORD, true, plain);
         }
-        for (int storage = KVD_STORAGE_INT8; storage < KVD_N_STORAGE; storage++)
+        for (int storage = KVD_STORAGE_INT8; storage < N_PROFILES; storage++)
             decode_one(s, storage, GEOM_DENSE, true, plain);
         if (s.b == 8)
-            for (int storage = KVD_STORAGE_INT8; storage < KVD_N_STORAGE; storage++)
+            for (int storage = KVD_STORAGE_INT8; storage < N_PROFILES; storage++)
                 decode_one(s, storage, GEOM_RECORD, true, plain);
     }
 }
 
 static void verify() {
     for (const shape &s : { decode_shapes[2], decode_shapes[3], decode_shapes[1] })
-        for (int storage = 0; storage < KVD_N_STORAGE; storage++) {
+        for (int storage = 0; storage < N_PROFILES; storage++) {
             bench_pool pool(s, storage, GEOM_DENSE, true);
             const double one = pool.attention_us(1), eight = pool.attention_us(8);
             const std::string name = std::string("verify8.") + storage_names[storage] + "." + s.name();
@@ -306,7 +306,7 @@ static void window() {
 static void shared() {
     const uint32_t prefix = 32768;
     for (const shape &s : { shape{ 32, 16, 2, 256, prefix + 512 }, shape{ 32, 32, 8, 128, prefix + 512 } })
-        for (int storage = 0; storage < (s.d == 256 ? KVD_N_STORAGE : 1); storage++) {
+        for (int storage = 0; storage < (s.d == 256 ? N_PROFILES : 1); storage++) {
             bench_pool pool(s, storage, GEOM_DENSE, true);
             const std::string name = std::string("shared32768.") + storage_names[storage] + "." + s.name();
             const double apart = pool.attention_us(1);
@@ -336,7 +336,7 @@ static void prefill_one(bench_pool &pool, uint32_t w) {
 static void prefill() {
     const shape shapes[] = { { 1, 16, 2, 256, 32768 }, { 1, 32, 8, 128, 32768 }, { 1, 64, 8, 64, 32768 } };
     for (const shape &s : shapes)
-        for (int storage = 0; storage < KVD_N_STORAGE; storage++) {
+        for (int storage = 0; storage < N_PROFILES; storage++) {
             bench_pool pool(s, storage, GEOM_DENSE, true);
             for (const uint32_t w : { 512u, 2048u, 8192u })
                 if (storage == KVD_STORAGE_BF16 || w == 2048) prefill_one(pool, w);
@@ -382,7 +382,7 @@ static double copy_rate(size_t bytes) {
 static void append() {
     const uint32_t rows = 4096, copies = 16;
     line("copy.1GiB", copy_rate((size_t)1 << 30), "GB/s");
-    for (int storage = 0; storage < KVD_N_STORAGE; storage++) {
+    for (int storage = 0; storage < N_PROFILES; storage++) {
         const shape s = { copies, 4, 4, 256, rows + 64 };
         bench_pool pool(s, storage, GEOM_DENSE, true);
         device_array<uint16_t> kv((size_t)copies * 2 * rows * s.heads * s.d);

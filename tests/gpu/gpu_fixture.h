@@ -28,7 +28,9 @@ extern "C" {
         }                                                                                                              \
     } while (0)
 
-static const char *const storage_names[] = { "bf16", "int8", "fp8", "nvfp4", "k8v4" };
+/* Profiles that have kernels. */
+enum { N_PROFILES = KVD_STORAGE_FP8_TENSOR };
+static const char *const storage_names[N_PROFILES] = { "bf16", "int8", "fp8", "nvfp4", "k8v4" };
 
 /* splitmix64 */
 struct rng {

@@ -149,14 +149,14 @@ static void run_append(const append_case &c) {
 }
 
 static void append_cases() {
-    for (int s = 0; s < KVD_N_STORAGE; s++)
+    for (int s = 0; s < N_PROFILES; s++)
         for (int a = 0; a < 2; a++) {
             run_append({ s, GEOM_PAGE_MAJOR, (geom_arrangement)a, 4, 256, 1, 3, false });
             run_append({ s, GEOM_PAGE_MAJOR, (geom_arrangement)a, 2, 256, 16, 3, true });
             run_append({ s, GEOM_PAGE_MAJOR, (geom_arrangement)a, 1, 256, 129, 1, false });
             if (!small_sizes) run_append({ s, GEOM_PAGE_MAJOR, (geom_arrangement)a, 4, 256, 1000, 1, true });
         }
-    for (int s = KVD_STORAGE_INT8; s < KVD_N_STORAGE; s++) {
+    for (int s = KVD_STORAGE_INT8; s < N_PROFILES; s++) {
         for (uint32_t d : { 64u, 96u, 128u, 192u }) {
             run_append({ s, GEOM_HEAD_MAJOR, GEOM_RECORD, 3, d, 1, 3, false });
             run_append({ s, GEOM_PAGE_MAJOR, GEOM_DENSE, 5, d, 130, 1, true });
@@ -176,7 +176,7 @@ static void append_unmapped() {
     const char *name = "append/unmapped-is-skipped";
     if (!selected(name)) return;
     rng r = { seed };
-    for (int s = 0; s < KVD_N_STORAGE; s++) {
+    for (int s = 0; s < N_PROFILES; s++) {
         world x(pool_spec(s, GEOM_PAGE_MAJOR, GEOM_DENSE, 1, 2, 256), 3, 4, 2, 0x5A);
         x.tables[0] = 1;
         x.upload();
@@ -598,15 +598,15 @@ static void shared_cases(int s, uint32_t d) {
 
 static void attention_cases() {
     attention_profile_cases(KVD_STORAGE_BF16, 128);
-    for (int s = 0; s < KVD_N_STORAGE; s++) attention_profile_cases(s, 256), shared_cases(s, 256);
+    for (int s = 0; s < N_PROFILES; s++) attention_profile_cases(s, 256), shared_cases(s, 256);
     for (const uint32_t d : { 64u, 128u }) shared_cases(KVD_STORAGE_BF16, d);
     attention_profile_cases(KVD_STORAGE_BF16, 64);
     for (const uint32_t d : { 64u, 128u, 256u }) attention_logit_cases(KVD_STORAGE_BF16, d);
-    for (int s = KVD_STORAGE_INT8; s < KVD_N_STORAGE; s++) {
+    for (int s = KVD_STORAGE_INT8; s < N_PROFILES; s++) {
         for (const uint32_t d : { 64u, 128u }) attention_profile_cases(s, d);
         for (const uint32_t d : { 64u, 128u, 256u }) attention_logit_cases(s, d);
     }
-    for (int s = 0; s < KVD_N_STORAGE; s++) {
+    for (int s = 0; s < N_PROFILES; s++) {
         attention_plain_cases(s, 96, 0);
         attention_plain_cases(s, 192, 128);
     }

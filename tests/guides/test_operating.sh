@@ -90,7 +90,7 @@ done
 # ---- tables ---------------------------------------------------------------------------------------------
 
 "$sizes" >"$root/sizes"
-[ "$(wc -l <"$root/sizes")" -eq 20 ] || fail "sizes: not as many lines as it should have"
+[ "$(wc -l <"$root/sizes")" -eq 24 ] || fail "sizes: not as many lines as it should have"
 while IFS= read -r line; do
     grep -qxF -e "$line" "$guide" || fail "the tables of sizes lack: $line"
 done <"$root/sizes"

@@ -147,6 +147,7 @@ Int8 = strides_case("Int8", profile="int8", head_dim=256)
 Fp8 = strides_case("Fp8", profile="fp8", head_dim=256)
 Nvfp4 = strides_case("Nvfp4", profile="nvfp4", head_dim=256)
 K8v4 = strides_case("K8v4", profile="k8v4", head_dim=256)
+Fp8Tensor = strides_case("Fp8Tensor", profile="fp8-tensor", head_dim=80)
 
 
 class Groups(Case):

@@ -22,15 +22,17 @@ except ImportError:
 
 PAGES, ROWS, ENTRIES, HEADS = 24, 3, 6, 2
 #: VIEW-6, relative L2 against FP64 on the stored codes.
-LIMITS = {"bf16": 2.8e-3, "int8": 3.15e-3, "fp8": 1.2e-2, "nvfp4": 1.5e-2, "k8v4": 1.5e-2}
+LIMITS = {"bf16": 2.8e-3, "int8": 3.15e-3, "fp8": 1.2e-2, "nvfp4": 1.5e-2, "k8v4": 1.5e-2, "fp8-tensor": 1.2e-2}
 HALVES = {"bf16": ("bf16",) * 2, "int8": ("int8",) * 2, "fp8": ("fp8",) * 2, "nvfp4": ("nvfp4",) * 2}
 HALVES["k8v4"] = ("fp8", "nvfp4")
+HALVES["fp8-tensor"] = ("fp8-tensor",) * 2
+SCALES = 0.011, np.float32(0.007)  # of a layer, for K and V
 
 
 def empty_planes(kind, head_dim, head_major):
     """Codes and scales [page, head, 64, element], filled with 0xFF: NaN as BF16, FP8 and FP16."""
     rows = {"bf16": ("<u2", head_dim), "int8": ("|i1", head_dim), "fp8": ("|u1", head_dim)}
-    rows["nvfp4"] = ("|u1", head_dim // 2)
+    rows["nvfp4"], rows["fp8-tensor"] = ("|u1", head_dim // 2), ("|u1", head_dim)
     scales = {"int8": ("<f2", -(-head_dim // 64)), "fp8": ("<f2", 1), "nvfp4": ("|u1", head_dim // 16)}
     made = []
     for dtype, extent in (rows[kind], scales.get(kind, (None, 0))):
@@ -58,7 +60,7 @@ def decoded(kind, codes, scales):
         return ops.from_bf16(codes).astype(np.float64)
     if kind == "int8":
         return codes * scales.astype(np.float64).repeat(64, -1)[..., : codes.shape[-1]]
-    if kind == "fp8":
+    if kind in ("fp8", "fp8-tensor"):
         return e4m3(codes) * scales.astype(np.float64)
     nibbles = np.stack([codes & 15, codes >> 4], -1).reshape(*codes.shape[:-1], -1)
     return e2m1(nibbles) * e4m3(scales).repeat(16, -1)
@@ -99,7 +101,8 @@ class Pages:
         self.k, self.k_scale = empty_planes(HALVES[profile][0], head_dim, head_major)
         self.v, self.v_scale = empty_planes(HALVES[profile][1], self.v_head_dim, head_major)
         self.table = self.random.permutation(PAGES)[: ROWS * ENTRIES].astype(np.int32).reshape(ROWS, ENTRIES)
-        self.layer = ops.Layer(self.k, self.v, self.table, self.k_scale, self.v_scale)
+        scales = SCALES if profile == "fp8-tensor" else (self.k_scale, self.v_scale)
+        self.layer = ops.Layer(self.k, self.v, self.table, *scales)
 
     def draw(self, *shape):
         return ops.to_bf16(self.random.standard_normal(shape))
@@ -112,9 +115,10 @@ class Pages:
     def read(self, row, n):
         """Keys and values [n, kv heads, D] of a row, decoded in numpy."""
         made = []
-        for kind, codes, scales in zip(HALVES[self.profile], (self.k, self.v), (self.k_scale, self.v_scale)):
+        planes = (self.k, self.k_scale, SCALES[0]), (self.v, self.v_scale, SCALES[1])
+        for kind, (codes, scales, of_layer) in zip(HALVES[self.profile], planes):
             at = self.table[row][np.arange(n) // 64], slice(None), np.arange(n) % 64
-            made.append(decoded(kind, codes[at], None if scales is None else scales[at]))
+            made.append(decoded(kind, codes[at], np.float32(of_layer) if scales is None else scales[at]))
         return made
 
 
@@ -160,6 +164,17 @@ class Append(unittest.TestCase):
                     want, want_scales = codes.ENCODERS[kind](rows.swapaxes(0, 1))
                     np.testing.assert_array_equal(plane[at], want, (profile, head_dim))
                     np.testing.assert_array_equal(scales[at].view(want_scales.dtype), want_scales, (profile, head_dim))
+
+    def test_bytes_with_scales_of_the_layer_are_those_of_numpy(self):
+        """GEOM-9: fp8-tensor, where any number of elements makes a row."""
+        for head_dim in (1, 7, 64, 80, 256):
+            x = codes.rows(head_dim, 120, 8)
+            pages = Pages("fp8-tensor", head_dim)
+            k = x.reshape(1, 60, HEADS, head_dim)
+            ops.append(pages.layer, k, k[:, ::-1], [range(60)], rows=[1])
+            at = pages.table[1, 0], slice(None), slice(0, 60)
+            for rows, plane, scale in ((k[0], pages.k, SCALES[0]), (k[0, ::-1], pages.v, SCALES[1])):
+                np.testing.assert_array_equal(plane[at], codes.fp8_tensor(rows.swapaxes(0, 1), scale), head_dim)
 
     def test_golden_rows_are_those_of_numpy(self):
         """What test_ops_codec.c reads has been made by this numpy."""
@@ -216,6 +231,8 @@ class Attention(unittest.TestCase):
             ("fp8", 192, 128),
             ("nvfp4", 96, 64),
             ("k8v4", 128, 192),
+            ("fp8-tensor", 192, 128),
+            ("fp8-tensor", 3, 80),
         ):
             with self.subTest(profile=profile, head_dim=head_dim, v_head_dim=v_head_dim):
                 pages = Pages(profile, head_dim, v_head_dim=v_head_dim)
@@ -326,6 +343,10 @@ class Refusals(unittest.TestCase):
         self.refused(bad, r"plane k is uint16\[24, 2, 32, 64\]", ops.Layer, pages.k[:, :, :32], pages.v, pages.table)
         self.refused(bad, "no profile", ops.Layer, pages.k.view("u1"), pages.v.view("u1"), pages.table)
         self.refused(bad, "no profile", ops.Layer, pages.k, pages.v.view("i1"), pages.table)
+        self.refused(bad, "no profile", ops.Layer, pages.k, pages.v, pages.table, 1.0, 1.0)
+        layer_of = ops.Layer(pages.k.view("u1"), pages.v.view("u1"), pages.table, 1.0, -1.0)
+        wide = np.zeros((1, 1, 2, 128), np.uint16)
+        self.refused(bad, "k_scale 1 and v_scale -1 .* positive", ops.append, layer_of, wide, wide, [[0]])
         ops.append(layer, k, k, [[0]])
 
     def test_of_the_library(self):
@@ -397,6 +418,25 @@ class OfKvd(KvdCase):
         self.assertLessEqual(error_of(ops.from_bf16(results[1][0])[0, 0], want), LIMITS["bf16"])
 
 
+class OfKvdWithScalesOfTheLayer(KvdCase):
+    settings = {"profile": "fp8-tensor", "head_dim": 80}
+
+    def test_pages_of_a_store(self):
+        """GEOM-1, VIEW-1: kvd gives codes alone, and the ops do not run without the scales."""
+        random = np.random.default_rng(6)
+        k, v, q = (ops.to_bf16(random.standard_normal((1, n, heads, 80))) for n, heads in ((100, 2), (100, 2), (1, 4)))
+        with kvd.connect(self.kvd.socket, name="ops") as client, client.attach() as store:
+            with self.assertRaisesRegex(kvd.InvalidArgument, "give k_scale and v_scale"):
+                ops.Layer.of(store, 1)
+            layer = ops.Layer.of(store, 1, k_scale=0.01, v_scale=0.02)
+            with client.activate(tokens(8, 100), max_new_tokens=10, domain="ops") as sequence:
+                ops.append(layer, k, v, [range(100)], rows=[sequence.row])
+                got = ops.from_bf16(ops.attention(layer, q, [[99]], [sequence.row]))[0, 0]
+                sequence.complete(100)
+            k, v = (e4m3(codes.fp8_tensor(x[0], scale)) * scale for x, scale in ((k, 0.01), (v, 0.02)))
+            self.assertLessEqual(error_of(got, plain(ops.from_bf16(q[0, 0]), k, v, 80**-0.5)), LIMITS["fp8-tensor"])
+
+
 @unittest.skipIf(torch is None, "torch is not installed")
 class Torch(unittest.TestCase):
     def test_tensors_on_the_cpu(self):
@@ -414,6 +454,29 @@ class Torch(unittest.TestCase):
         got = ops.attention(layer, tensor(q), torch.arange(97, 100)[None], torch.tensor([0]))
         want = ops.attention(pages.layer, q, [range(97, 100)], [0])
         np.testing.assert_array_equal(got.view(torch.int16).numpy(), want.view(np.int16))
+
+    def test_fp8_with_scales_of_the_layer(self):
+        """GEOM-9: torch's own FP8 and its scales, by the plain and the ready call, give the bits that numpy's bytes do."""
+        pages = Pages("fp8-tensor", 80)
+        k2, v2 = (torch.zeros(PAGES, HEADS, 64, 80, dtype=torch.float8_e4m3fn) for _ in range(2))
+        scales = torch.tensor(SCALES[0]), torch.tensor([SCALES[1]])
+        layer = ops.Layer(k2, v2, torch.from_numpy(pages.table), *scales)
+        at, rows = torch.arange(70, dtype=torch.int32)[None], torch.tensor([2], dtype=torch.int32)
+        k, v, q = (pages.draw(1, n, heads, 80) for n, heads in ((70, HEADS), (70, HEADS), (1, 4)))
+        ops.append(pages.layer, k, v, [range(70)], [2])
+        k, v, query = (torch.from_numpy(each.view(np.int16)).view(torch.bfloat16) for each in (k, v, q))
+        ops.ReadyAppend(layer, at, rows)(k, v)
+        seen_rows = pages.table[2, 0], slice(None), slice(0, 64)
+        for plane, given in ((k2, k), (v2, v)):
+            bits = plane.view(torch.uint8).numpy()[seen_rows]
+            np.testing.assert_array_equal(bits, (pages.k if plane is k2 else pages.v)[seen_rows])
+            of_torch = (given[0, :64].float() / scales[0 if plane is k2 else 1]).clamp(-448, 448).to(torch.float8_e4m3fn)
+            np.testing.assert_array_equal(bits, of_torch.view(torch.uint8).numpy().swapaxes(0, 1))
+        want = ops.attention(pages.layer, q, [[69]], [2])
+        got = ops.attention(layer, query, at[:, 69:], rows)
+        again = ops.ReadyAttention(layer, at[:, 69:].contiguous(), rows, 4)(query)
+        for each in (got, again):
+            np.testing.assert_array_equal(each.view(torch.int16).numpy(), want.view(np.int16))
 
     def test_calls_that_are_ready(self):
         """VIEW-4: the bits of the plain calls, at positions that change in place; other shapes are refused."""

@@ -31,6 +31,7 @@ void fix_open(struct fix *fix, struct geom_pool_spec spec, uint32_t n_logical, u
                                                  : ids == FIX_FRAGMENTED ? 2 * count + 1
                                                                          : count;
     *fix = (struct fix){ .spec = spec, .bytes = geom_region_bytes(&spec, pages) };
+    if (spec.storage == KVD_STORAGE_FP8_TENSOR) fix->k_scale = 0.0006f, fix->v_scale = 0.0023f;
     fix->memory = aligned_alloc(4096, (fix->bytes + 2 * FIX_GUARD + 4095) / 4096 * 4096);
     fix->region = fix->memory + FIX_GUARD;
     memset(fix->memory, 0xFF, fix->bytes + 2 * FIX_GUARD);
@@ -74,6 +75,7 @@ void fix_append(struct fix *fix, int32_t row, uint32_t begin, uint32_t end, uint
     struct kvd_ops_append op = {
         .view = fix->view, .k = x, .v = x + n * column, .positions = positions, .table_rows = &row, .w = n, .b = 1
     };
+    op.k_scale = fix->k_scale, op.v_scale = fix->v_scale;
     char err[256] = "";
     if (n && !KVT_OK(kvd_ops_append_host(&op, err, sizeof err))) printf("  %s\n", err);
     if (k) memcpy(k, op.k, n * column * sizeof *k);

@@ -20,7 +20,8 @@ struct fix {
     PagedKVBatchLayerView view;
     uint64_t bytes; /* of the region */
     uint8_t *memory, *region;
-    int32_t *table; /* n_rows x n_logical, all mapped */
+    int32_t *table;         /* n_rows x n_logical, all mapped */
+    float k_scale, v_scale; /* of every op: for the keys and values of fix_append() with FP8_TENSOR, else 0 */
 };
 
 struct geom_pool_spec fix_spec(enum kvd_storage storage, uint32_t heads, uint32_t dim, unsigned variant);

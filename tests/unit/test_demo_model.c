@@ -12,6 +12,9 @@
 #include "kvt.h"
 #ifdef DEMO_CUDA
 #include "model_cuda.h"
+#define PROFILES KVD_STORAGE_FP8_TENSOR /* those that have kernels */
+#else
+#define PROFILES KVD_N_STORAGE
 #endif
 #include "text.h"
 
@@ -103,7 +106,7 @@ static void text_is_printable_and_depends_on_the_prompt(void) {
 /* INV-15, VIEW-4: neither page ids, nor what stood in the pages before, nor batches, nor chunks change a token, in any
  * profile. */
 static void text_is_exact_in_any_batch_chunk_and_page_order(void) {
-    for (uint32_t storage = REPEAT(KVD_STORAGE_K8V4, 0); storage < KVD_N_STORAGE; storage++) {
+    for (uint32_t storage = REPEAT(PROFILES - 1, 0); storage < PROFILES; storage++) {
         uint8_t want[3][OUTPUT];
         setup((enum kvd_storage)storage, 1, 1, 1);
         for (uint32_t i = 0; i < 3; i++) reference(i * 300, PROMPT + i * 37, OUTPUT, want[i]);
@@ -245,7 +248,7 @@ static void logits_of(struct model *model, const struct engine_lane *lane, uint3
 /* A column alone has the logits that it has among others. On a GPU one column is a captured graph, replayed for other
  * rows and positions, and several are launches (VIEW-5). */
 static void a_column_alone_is_the_column_in_a_chunk(void) {
-    for (uint32_t storage = 0; storage < KVD_N_STORAGE; storage++) {
+    for (uint32_t storage = 0; storage < PROFILES; storage++) {
         float chunk[4][MODEL_VOCABULARY], alone[MODEL_VOCABULARY];
         setup((enum kvd_storage)storage, 1, 1, 8);
         for (uint32_t row = 0; row < 2; row++) {
@@ -267,7 +270,7 @@ static void the_host_says_nearly_the_same(void) {
     struct model *gpu = engine.model, *host = NULL;
     char err[256] = "";
     KVT_OK(model_new(DEMO_PAGES_ENTRIES * KVD_PAGE_TOKENS, DOCUMENT, &host, err, sizeof err));
-    for (uint32_t storage = 0; host && storage < KVD_N_STORAGE; storage++) {
+    for (uint32_t storage = 0; host && storage < PROFILES; storage++) {
         float logits[2][4][MODEL_VOCABULARY];
         double differs = 0, sum = 0;
         setup((enum kvd_storage)storage, 1, 1, 9);

@@ -57,6 +57,9 @@ static const struct expected models[] = {
     { "deepseek-v3", "fp8", 1, { { 61, 40016 } }, 0, "" },
     { "deepseek-v3", "bf16", 8, { { 61, 70272 } }, 0, "" }, /* a latent is whole on each */
     { "deepseek-v3.2", "bf16", 1, { { 61, 70272 }, { 61, 61 * 132 } }, 0, "groups = latent index" },
+    { "deepseek-v3", "fp8-tensor", 1, { { 61, 61 * 576 } }, 0, "" },
+    { "llama-3.1-8b", "fp8-tensor", 1, { { 32, 65536 } }, 0, "profile = fp8-tensor" },
+    { "gpt-oss-120b", "fp8-tensor", 2, { { 18, 9216 }, { 18, 9216 } }, 0, "a window of 128 tokens" },
     { "deepseek-v3.2", "fp8", 1, { { 61, 40016 }, { 61, 61 * 132 } }, 0, "" },
     { "qwen3-next-80b-a3b", "bf16", 1, { { 12, 24576 } }, 36ull * (2097152 + 8192 * 3 * 2), "36 linear layers" },
     { "qwen3-next-80b-a3b", "bf16", 4, { { 12, 12288 } }, 9ull * (2097152 + 8192 * 3 * 2), "" }, /* 2 heads on 4 */
@@ -166,7 +169,7 @@ static void what_it_does_not_know_it_names(void) {
             "no_rope_layers has not one number");
     refused("{\"architectures\": [\"DeepseekV3ForCausalLM\"], \"num_hidden_layers\": 2, \"kv_lora_rank\": 512, "
             "\"qk_rope_head_dim\": 64}",
-            "int8", 1, "the latent of DeepseekV3ForCausalLM is stored as bf16 or fp8");
+            "int8", 1, "the latent of DeepseekV3ForCausalLM is stored as bf16, fp8 or fp8-tensor");
     refused("{\"architectures\": [\"DeepseekV32ForCausalLM\"], \"num_hidden_layers\": 2, \"kv_lora_rank\": 512, "
             "\"qk_rope_head_dim\": 64}",
             "bf16", 1, "index_head_dim is not there");
@@ -174,6 +177,38 @@ static void what_it_does_not_know_it_names(void) {
     KVT_HAS(why, "/nonexistent/config.json: No such file");
     KVT_TRUE(sections("/tmp", 1, "bf16") == NULL);
     KVT_HAS(why, "/tmp: Is a directory");
+}
+
+#define SCHEME(fields) LLAMA "\"head_dim\": 64, \"quantization_config\": {\"kv_cache_scheme\": " fields "}}"
+
+/* Whoever quantized the model says how its cache is stored, unless --profile does. GRP-1 */
+static void grp_1_profile_of_the_file(void) {
+    static const struct {
+        const char *text, *asked, *says;
+    } cases[] = {
+        { SCHEME("{\"num_bits\": 8, \"type\": \"float\", \"strategy\": \"tensor\", \"dynamic\": false}"), NULL,
+          "profile = fp8-tensor\n" },
+        { SCHEME("{\"num_bits\": 8, \"type\": \"float\"}"), NULL, "kv_cache_scheme of the file says so" },
+        { SCHEME("{\"num_bits\": 8, \"type\": \"float\"}"), "int8", "profile = int8\n" },
+        { SCHEME("null"), NULL, "profile = bf16\n" },
+        { LLAMA "\"head_dim\": 64, \"quantization_config\": {\"quant_method\": \"fp8\"}}", NULL, "profile = bf16\n" },
+    };
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/kvd-from-hf-%d.json", (int)getpid());
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        FILE *f = fopen(path, "w");
+        KVT_TRUE(f && fputs(cases[i].text, f) >= 0 && fclose(f) == 0);
+        char *text = sections(path, 1, cases[i].asked);
+        if (KVT_TRUE(text)) KVT_HAS(text, cases[i].says);
+        else printf("    %s\n", why);
+        free(text);
+    }
+    unlink(path);
+    refused(SCHEME("{\"num_bits\": 4, \"type\": \"float\"}"), NULL, 1, "say --profile");
+    refused(SCHEME("{\"num_bits\": 8, \"type\": \"int\"}"), NULL, 1, "kv_cache_scheme is not");
+    refused(SCHEME("{\"num_bits\": 8, \"type\": \"float\", \"strategy\": \"attn_head\"}"), NULL, 1, "say --profile");
+    refused(SCHEME("{\"num_bits\": 8, \"type\": \"float\", \"dynamic\": true}"), NULL, 1, "say --profile");
+    refused(SCHEME("\"static\""), NULL, 1, "say --profile");
 }
 
 /* Which layers are full follows from the file's list, else from the model's rule. */
@@ -242,10 +277,9 @@ static void grp_7_the_plan_lists_groups(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = { KVT_CASE(grp_1_bytes_of_every_model),
-                                             KVT_CASE(what_it_does_not_know_it_names),
-                                             KVT_CASE(grp_1_kinds_of_layers),
-                                             KVT_CASE(grp_7_the_plan_lists_groups),
-                                             { 0 } };
+    static const struct kvt_case cases[] = {
+        KVT_CASE(grp_1_bytes_of_every_model), KVT_CASE(what_it_does_not_know_it_names), KVT_CASE(grp_1_kinds_of_layers),
+        KVT_CASE(grp_1_profile_of_the_file),  KVT_CASE(grp_7_the_plan_lists_groups),    { 0 }
+    };
     return kvt_main("from hf", cases, argc, argv);
 }

@@ -20,14 +20,15 @@ static void geom_1_closed_profiles(void) {
     char err[256];
     for (unsigned s = 0; s < KVD_N_STORAGE; s++) {
         for (uint32_t d = 1; d < 1025; d++) {
-            bool defined = s == KVD_STORAGE_BF16 || d == 64 || d == 96 || d == 128 || d == 192 || d == 256;
+            bool defined = s == KVD_STORAGE_BF16 || s == KVD_STORAGE_FP8_TENSOR || d == 64 || d == 96 || d == 128 ||
+                           d == 192 || d == 256;
             int r = geom_schema((enum kvd_storage)s, d, &schema, err, sizeof err);
             KVT_EQ_I(r, defined ? 0 : GEOM_E_UNSUPPORTED);
         }
         KVT_EQ_I(geom_schema((enum kvd_storage)s, 0, &schema, err, sizeof err), GEOM_E_UNSUPPORTED);
     }
-    KVT_EQ_I(geom_schema((enum kvd_storage)5, 256, &schema, err, sizeof err), GEOM_E_UNSUPPORTED);
-    KVT_HAS(err, "nvfp4");
+    KVT_EQ_I(geom_schema((enum kvd_storage)KVD_N_STORAGE, 256, &schema, err, sizeof err), GEOM_E_UNSUPPORTED);
+    KVT_HAS(err, "fp8-tensor");
     KVT_EQ_I(geom_schema(KVD_STORAGE_FP8, 80, &schema, err, sizeof err), GEOM_E_UNSUPPORTED);
     KVT_HAS(err, "80");
     KVT_EQ_STR(geom_storage_name((enum kvd_storage)77), "unknown");
@@ -35,7 +36,7 @@ static void geom_1_closed_profiles(void) {
 
 /* GEOM-2, GEOM-8: bytes follow from the typed planes, also where K and V differ. */
 static void geom_2_token_bytes(void) {
-    static const uint32_t bytes[KVD_N_STORAGE] = { 1024, 528, 516, 288, 402 };
+    static const uint32_t bytes[KVD_N_STORAGE] = { 1024, 528, 516, 288, 402, 512 };
     for (unsigned s = 0; s < KVD_N_STORAGE; s++) {
         struct geom_pool_spec one = pool((enum kvd_storage)s, 1, 1, 256);
         KVT_EQ(geom_page_bytes(&one), bytes[s] * 64u);
@@ -46,10 +47,10 @@ static void geom_2_token_bytes(void) {
         uint32_t layers, heads;
         uint64_t page[KVD_N_STORAGE];
     } models[] = {
-        { 16, 4, { 4194304, 2162688, 2113536, 1179648, 1646592 } },
-        { 10, 2, { 1310720, 675840, 660480, 368640, 514560 } },
-        { 1, 4, { 262144, 135168, 132096, 73728, 102912 } },
-        { 1, 2, { 131072, 67584, 66048, 36864, 51456 } },
+        { 16, 4, { 4194304, 2162688, 2113536, 1179648, 1646592, 2097152 } },
+        { 10, 2, { 1310720, 675840, 660480, 368640, 514560, 655360 } },
+        { 1, 4, { 262144, 135168, 132096, 73728, 102912, 131072 } },
+        { 1, 2, { 131072, 67584, 66048, 36864, 51456, 65536 } },
     };
     for (unsigned m = 0; m < sizeof models / sizeof *models; m++)
         for (unsigned s = 0; s < KVD_N_STORAGE; s++) {
@@ -76,6 +77,7 @@ static void geom_3_plane_extents(void) {
         { { KVD_DTYPE_E4M3, KVD_DTYPE_E4M3, KVD_DTYPE_F16, KVD_DTYPE_F16 }, { 256, 256, 1, 1 } },
         { { KVD_DTYPE_U8, KVD_DTYPE_U8, KVD_DTYPE_U8, KVD_DTYPE_U8 }, { 128, 128, 16, 16 } },
         { { KVD_DTYPE_E4M3, KVD_DTYPE_U8, KVD_DTYPE_F16, KVD_DTYPE_U8 }, { 256, 128, 1, 16 } },
+        { { KVD_DTYPE_E4M3, KVD_DTYPE_E4M3, 0, 0 }, { 256, 256, 0, 0 } },
     };
     for (unsigned s = 0; s < KVD_N_STORAGE; s++) {
         struct geom_schema schema;
@@ -83,7 +85,7 @@ static void geom_3_plane_extents(void) {
         KVT_EQ_MEM(schema.dtype, want[s].dtype, sizeof schema.dtype);
         KVT_EQ_MEM(schema.extent, want[s].extent, sizeof schema.extent);
         struct geom_pool_spec p = pool((enum kvd_storage)s, 3, 2, 256);
-        uint32_t slots = s == KVD_STORAGE_BF16 ? 2 : 4;
+        uint32_t slots = want[s].extent[GEOM_K_SCALE] ? 4 : 2;
         KVT_EQ(geom_plane_count(&p), 3 * slots);
         for (uint32_t layer = 0; layer < 3; layer++)
             for (uint32_t slot = 0; slot < 4; slot++) {

@@ -2,6 +2,7 @@
  *
  * Append: every byte of every addressed row, and nothing else (VIEW-3, VIEW-4, GEOM-4..6).
  */
+#include <math.h>
 #include <stdlib.h>
 
 #include "ops_fixture.h"
@@ -25,6 +26,8 @@ static void encode(const struct fix *fix, enum geom_slot slot, const uint16_t *x
     uint16_t halves[4] = { 0 };
     if (dtype == KVD_DTYPE_BF16) ops_encode_bf16(x, fix->spec.head_dim, (uint16_t *)(void *)codes);
     else if (dtype == KVD_DTYPE_I8) ops_encode_int8(x, fix->spec.head_dim, (int8_t *)codes, halves);
+    else if (fix->k_scale > 0)
+        ops_encode_fp8_tensor(x, fix->spec.head_dim, slot == GEOM_K ? fix->k_scale : fix->v_scale, codes);
     else if (dtype == KVD_DTYPE_E4M3) ops_encode_fp8(x, fix->spec.head_dim, codes, halves);
     else ops_encode_nvfp4(x, fix->spec.head_dim, codes, scales);
     if (dtype == KVD_DTYPE_I8 || dtype == KVD_DTYPE_E4M3) memcpy(scales, halves, sizeof halves);
@@ -67,6 +70,7 @@ static void run_batch(struct fix *fix, uint32_t w, uint32_t b, const int32_t *st
     struct kvd_ops_append op = {
         .view = fix->view, .k = k, .v = v, .positions = positions, .valid = valid, .table_rows = rows, .w = w, .b = b
     };
+    op.k_scale = fix->k_scale, op.v_scale = fix->v_scale;
     if (!KVT_OK(kvd_ops_append_host(&op, err, sizeof err))) printf("  %s\n", err);
     KVT_EQ_MEM(fix->region, image, fix->bytes);
     KVT_TRUE(fix_guards_ok(fix));
@@ -115,9 +119,10 @@ static void append_head_dims(void) {
     }
     static const uint32_t dims[] = { 1, 2, 7, 64, 80, 128, 512 };
     for (unsigned i = 0; i < sizeof dims / sizeof *dims; i++)
-        for (unsigned variant = 0; variant < 4; variant++) {
+        for (unsigned variant = 0; variant < 8; variant++) {
             struct fix fix;
-            fix_open(&fix, fix_spec(KVD_STORAGE_BF16, 1 + i % 3, dims[i], variant), 3, 1, FIX_SHUFFLED, &seed);
+            enum kvd_storage storage = variant & 4 ? KVD_STORAGE_FP8_TENSOR : KVD_STORAGE_BF16;
+            fix_open(&fix, fix_spec(storage, 1 + i % 3, dims[i], variant & 3), 3, 1, FIX_SHUFFLED, &seed);
             run_batch(&fix, 70, 1, &(int32_t){ 60 }, NULL, &(int32_t){ 0 }, &seed);
             fix_close(&fix);
         }
@@ -223,6 +228,7 @@ static void view_3_bad_calls_refused(void) {
     REFUSED(op.k = NULL, "tensor k");
     REFUSED(op.v = op.view.v_scale.base, "overlaps");
     REFUSED(op.k = (uint16_t *)(void *)fix.table, "overlaps");
+    REFUSED(op.v_scale = 1, "write 0");
     REFUSED(op.positions = NULL, "positions");
     REFUSED(op.table_rows = NULL, "table_rows");
     int32_t bad_positions[][4] = {
@@ -250,6 +256,38 @@ static void view_3_bad_calls_refused(void) {
     fix_close(&fix);
 }
 
+/* VIEW-3: both scales of a layer, and none of another sign or size. */
+static void view_3_scales_of_a_layer(void) {
+    static const float bad[][2] = { { 0, 1 }, { 1, 0 }, { -1, 1 }, { 1, -1 }, { NAN, 1 }, { 1, INFINITY } };
+    uint64_t seed = kvt_seed();
+    struct fix fix;
+    fix_open(&fix, fix_spec(KVD_STORAGE_FP8_TENSOR, 1, 40, 0), 1, 1, FIX_IDENTITY, &seed);
+    uint16_t x[40] = { 0 };
+    int32_t zero = 0;
+    struct kvd_ops_append op = {
+        .view = fix.view, .k = x, .v = x, .positions = &zero, .table_rows = &zero, .w = 1, .b = 1
+    };
+    for (unsigned i = 0; i < sizeof bad / sizeof *bad; i++) {
+        op.k_scale = bad[i][0], op.v_scale = bad[i][1];
+        KVT_EQ_I(kvd_ops_append_host(&op, err, sizeof err), KVD_OPS_INVALID);
+        KVT_HAS(err, "positive and finite");
+    }
+    KVT_EQ(fix.region[0], 0xFF); /* nothing is written */
+    op.k_scale = op.v_scale = 1e-3f;
+    KVT_OK(kvd_ops_append_host(&op, err, sizeof err));
+    fix_close(&fix);
+}
+
+/* VIEW-3: where there is no kernel a GPU's call says so, and launches nothing. */
+static void view_3_profiles_without_kernels(void) {
+    for (unsigned storage = 0; storage < KVD_N_STORAGE; storage++) {
+        PagedKVBatchLayerView view = { .storage = storage };
+        int rc = ops_cuda_check(&view, err, sizeof err);
+        KVT_EQ_I(rc, storage == KVD_STORAGE_FP8_TENSOR ? KVD_OPS_UNIMPLEMENTED : 0);
+        if (rc) KVT_HAS(err, "fp8-tensor has no kernel on GPUs");
+    }
+}
+
 int main(int argc, char **argv) {
     static const struct kvt_case cases[] = {
         KVT_CASE(geom_6_append_writes_its_rows_only),
@@ -258,6 +296,8 @@ int main(int argc, char **argv) {
         KVT_CASE(view_2_ragged_batch),
         KVT_CASE(append_is_the_same_in_any_cut),
         KVT_CASE(view_3_bad_calls_refused),
+        KVT_CASE(view_3_scales_of_a_layer),
+        KVT_CASE(view_3_profiles_without_kernels),
         { 0 },
     };
     return kvt_main("ops_append", cases, argc, argv);

@@ -11,7 +11,7 @@
 static char err[256];
 
 /* VIEW-6: relative L2 against the FP64 oracle on the stored codes. */
-static const double limits[KVD_N_STORAGE] = { 2.8e-3, 3.15e-3, 1.2e-2, 1.5e-2, 1.5e-2 };
+static const double limits[KVD_N_STORAGE] = { 2.8e-3, 3.15e-3, 1.2e-2, 1.5e-2, 1.5e-2, 1.2e-2 };
 
 /* One call with its tensors; out starts as canaries and has a guard behind it. */
 struct call {
@@ -46,7 +46,9 @@ static void call_open(struct call *c, const struct fix *fix, uint32_t q_heads, u
                                         .w = w,
                                         .b = b,
                                         .causal = 1,
-                                        .scale = 1 / sqrtf((float)fix->spec.head_dim) };
+                                        .scale = 1 / sqrtf((float)fix->spec.head_dim),
+                                        .k_scale = fix->k_scale,
+                                        .v_scale = fix->v_scale };
 }
 
 static void call_close(struct call *c) {
@@ -121,15 +123,16 @@ static void view_6_limits(void) {
     static const struct {
         enum kvd_storage storage;
         uint32_t dim;
-    } kinds[] = { { KVD_STORAGE_BF16, 64 },  { KVD_STORAGE_BF16, 128 },  { KVD_STORAGE_BF16, 256 },
-                  { KVD_STORAGE_INT8, 256 }, { KVD_STORAGE_FP8, 256 },   { KVD_STORAGE_NVFP4, 256 },
-                  { KVD_STORAGE_K8V4, 256 }, { KVD_STORAGE_BF16, 80 },   { KVD_STORAGE_BF16, 3 },
-                  { KVD_STORAGE_INT8, 64 },  { KVD_STORAGE_FP8, 64 },    { KVD_STORAGE_NVFP4, 64 },
-                  { KVD_STORAGE_K8V4, 64 },  { KVD_STORAGE_INT8, 96 },   { KVD_STORAGE_FP8, 96 },
-                  { KVD_STORAGE_NVFP4, 96 }, { KVD_STORAGE_K8V4, 96 },   { KVD_STORAGE_INT8, 128 },
-                  { KVD_STORAGE_FP8, 128 },  { KVD_STORAGE_NVFP4, 128 }, { KVD_STORAGE_K8V4, 128 },
-                  { KVD_STORAGE_INT8, 192 }, { KVD_STORAGE_FP8, 192 },   { KVD_STORAGE_NVFP4, 192 },
-                  { KVD_STORAGE_K8V4, 192 } };
+    } kinds[] = { { KVD_STORAGE_BF16, 64 },        { KVD_STORAGE_BF16, 128 },       { KVD_STORAGE_BF16, 256 },
+                  { KVD_STORAGE_INT8, 256 },       { KVD_STORAGE_FP8, 256 },        { KVD_STORAGE_NVFP4, 256 },
+                  { KVD_STORAGE_K8V4, 256 },       { KVD_STORAGE_BF16, 80 },        { KVD_STORAGE_BF16, 3 },
+                  { KVD_STORAGE_INT8, 64 },        { KVD_STORAGE_FP8, 64 },         { KVD_STORAGE_NVFP4, 64 },
+                  { KVD_STORAGE_K8V4, 64 },        { KVD_STORAGE_INT8, 96 },        { KVD_STORAGE_FP8, 96 },
+                  { KVD_STORAGE_NVFP4, 96 },       { KVD_STORAGE_K8V4, 96 },        { KVD_STORAGE_INT8, 128 },
+                  { KVD_STORAGE_FP8, 128 },        { KVD_STORAGE_NVFP4, 128 },      { KVD_STORAGE_K8V4, 128 },
+                  { KVD_STORAGE_INT8, 192 },       { KVD_STORAGE_FP8, 192 },        { KVD_STORAGE_NVFP4, 192 },
+                  { KVD_STORAGE_K8V4, 192 },       { KVD_STORAGE_FP8_TENSOR, 64 },  { KVD_STORAGE_FP8_TENSOR, 80 },
+                  { KVD_STORAGE_FP8_TENSOR, 128 }, { KVD_STORAGE_FP8_TENSOR, 256 }, { KVD_STORAGE_FP8_TENSOR, 3 } };
     static const int32_t positions[] = { 0, 1, 31, 32, 63, 64, 65, 127, 128 };
     uint64_t seed = kvt_seed();
     double worst = 0;
@@ -302,7 +305,7 @@ static void windows_cut_alike(void) {
     static const float sinks[HEADS] = { -3, 0, 0.5f, 2, 7, 30 };
     static const int32_t base = BASE, zero = 0;
     uint64_t seed = kvt_seed();
-    for (unsigned kind = 0; kind < 10; kind++) {
+    for (unsigned kind = 0; kind < 2 * KVD_N_STORAGE; kind++) {
         struct fix fix;
         struct call c;
         fill_rows(&fix, (enum kvd_storage)(kind % KVD_N_STORAGE), 2, FIX_SHUFFLED, &seed);

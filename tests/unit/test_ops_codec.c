@@ -293,6 +293,13 @@ static void want_fp8(const uint16_t *x, int n, uint8_t *codes, uint16_t *scale) 
     }
 }
 
+static void want_fp8_tensor(const uint16_t *x, int n, float scale, uint8_t *codes) {
+    for (int i = 0; i < n; i++) {
+        float y = quotient(cleaned(x[i]), scale);
+        codes[i] = (uint8_t)with_sign(y, nearest(e4m3, fabs((double)y), 0x7E), 0x80);
+    }
+}
+
 static void want_nvfp4(const uint16_t *x, int n, uint8_t *codes, uint8_t *scales) {
     for (int g = 0; g < n / 16; g++) {
         float most = largest(x + 16 * g, 16), raw = quotient(most, 6);
@@ -347,6 +354,13 @@ static void geom_9_rows_bit_exact(void) {
         for (uint32_t i = 0; i < n; i++)
             wrong += (double)back[i] !=
                      (codes[i] & 0x80 ? -1 : 1) * value_of(e4m3, codes[i] & 0x7F) * value_of(f16, scales16[0]);
+        float scale = ldexpf(1 + (float)kvt_below(&seed, 1000) / 1000, (int)kvt_below(&seed, 40) - 30);
+        ops_encode_fp8_tensor(x, n, scale, codes);
+        want_fp8_tensor(x, (int)n, scale, wanted);
+        KVT_EQ_MEM(codes, wanted, 256);
+        ops_decode_fp8_tensor(codes, scale, n, back);
+        for (uint32_t i = 0; i < n; i++)
+            wrong += back[i] != product((codes[i] & 0x80 ? -1 : 1) * (float)value_of(e4m3, codes[i] & 0x7F), scale);
         ops_encode_nvfp4(x, n, codes, scales);
         want_nvfp4(x, (int)n, wanted, wanted_scales);
         KVT_EQ_MEM(codes, wanted, 256);
@@ -364,7 +378,7 @@ static void geom_9_rows_bit_exact(void) {
 
 static const struct golden {
     uint32_t n;
-    const char *x, *int8, *int8_scales, *fp8, *fp8_scale, *nvfp4, *nvfp4_scales; /* bytes in hexadecimal */
+    const char *x, *int8, *int8_scales, *fp8, *fp8_scale, *nvfp4, *nvfp4_scales, *fp8_tensor; /* bytes in hexadecimal */
 } golden_rows[] = {
 #include "golden_codes.inc"
 };
@@ -400,6 +414,8 @@ static void geom_9_golden_rows(void) {
         ops_encode_nvfp4(x, row->n, codes, scales);
         expect_hex(codes, row->nvfp4);
         expect_hex(scales, row->nvfp4_scales);
+        ops_encode_fp8_tensor(x, row->n, 0.37f, codes);
+        expect_hex(codes, row->fp8_tensor);
     }
 }
 
@@ -421,6 +437,9 @@ static void geom_9_every_magnitude(void) {
         ops_encode_nvfp4(x, 256, codes, scales);
         want_nvfp4(x, 256, wanted, wanted_scales);
         wrong += memcmp(codes, wanted, 128) || memcmp(scales, wanted_scales, 16);
+        ops_encode_fp8_tensor(x, 3, 0.37f, codes);
+        want_fp8_tensor(x, 3, 0.37f, wanted);
+        wrong += memcmp(codes, wanted, 3) != 0;
     }
     KVT_EQ(wrong, 0);
 }
@@ -451,6 +470,8 @@ static void geom_9_non_finite(void) {
     KVT_TRUE(scales16[0] == 0x7BFF && codes[5] == 0x7E && codes[6] == 0xFE && codes[3] == 0);
     ops_encode_nvfp4(x, 256, codes, scales);
     KVT_TRUE(scales[0] == 0x7E && codes[2] >> 4 == 7 && (codes[3] & 15) == 15);
+    ops_encode_fp8_tensor(x, 256, 1, codes);
+    KVT_TRUE(codes[3] == 0 && codes[4] == 0 && codes[5] == 0x7E && codes[6] == 0xFE && codes[0] == 0x38);
     ops_encode_bf16(x, 256, copy);
     KVT_EQ_MEM(copy, x, sizeof x);
     for (int i = 0; i < 256; i++) x[i] = 0x7FFF;

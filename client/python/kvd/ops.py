@@ -27,7 +27,7 @@ from .errors import Error, Internal, InvalidArgument, ResourceExhausted, Unimple
 from .names import PAGE_TOKENS
 from .store import Store, View
 
-_BF16, _INT8, _FP8, _NVFP4, _K8V4 = range(5)
+_BF16, _INT8, _FP8, _NVFP4, _K8V4, _FP8_TENSOR = range(6)
 _DTYPE_BF16, _DTYPE_I8, _DTYPE_E4M3, _DTYPE_U8, _DTYPE_F16 = range(1, 6)
 _ERRORS: Dict[int, Type[Error]] = {1: InvalidArgument, 2: Internal, 3: Unimplemented, 4: ResourceExhausted}
 
@@ -74,6 +74,8 @@ class _Append(ctypes.Structure):
         ("table_rows", ctypes.c_void_p),
         ("w", ctypes.c_uint32),
         ("b", ctypes.c_uint32),
+        ("k_scale", ctypes.c_float),
+        ("v_scale", ctypes.c_float),
     ]
 
 
@@ -96,6 +98,8 @@ class _Attention(ctypes.Structure):
         ("sinks", ctypes.c_void_p),
         ("soft_cap", ctypes.c_float),
         ("shared_prefix", ctypes.c_uint32),
+        ("k_scale", ctypes.c_float),
+        ("v_scale", ctypes.c_float),
     ]
 
 
@@ -184,7 +188,8 @@ class Layer:
     """The pages of one layer and the block table: what the ops call a view. It keeps the arrays alive.
 
     Planes are [page, kv head, 64, element] with any page and head stride; the profile follows from their types. `table`
-    is int32 [row, page of the sequence].
+    is int32 [row, page of the sequence]. Scales are planes, or with FP8 that has no scales in its pages (fp8-tensor) two
+    numbers, those of the model's layer. Such pages have no kernels on GPUs here.
 
     >>> k = np.zeros((8, 2, 64, 32), np.uint16)
     >>> layer = Layer(k, k.copy(), np.arange(8, dtype=np.int32).reshape(2, 4))
@@ -195,20 +200,27 @@ class Layer:
     def __init__(self, k: Any, v: Any, table: Any, k_scale: Any = None, v_scale: Any = None) -> None:
         self._view = view = _View()
         held: List[_Array] = []
+        scale_of_layer = _numbers_of(k_scale, v_scale)
+        self._scales = dict(zip(("k_scale", "v_scale"), scale_of_layer or (0.0, 0.0)))
         for name, codes, scales in (("k", k, k_scale), ("v", v, v_scale)):
             array, plane = _plane(codes, name, held[0] if held else None, _CODES)
             held.append(array)
-            if scales is not None:
+            if scale_of_layer:
+                plane.dtype = plane.dtype or _DTYPE_E4M3
+            elif scales is not None:
                 array, scale = _plane(scales, name + "_scale", held[0], _SCALES)
                 held.append(array)
                 plane.dtype = plane.dtype or _OF_BYTES[scale.dtype]
                 setattr(view, name + "_scale", scale)
             setattr(view, name, plane)
         storage = _STORAGE.get((view.k.dtype, view.v.dtype))
+        if scale_of_layer:
+            storage = _FP8_TENSOR if storage == _FP8 else None
         if storage is None:
             raise InvalidArgument(
                 f"K of {held[0].dtype} and V of {_Array(v).dtype} with these scales are no profile: BF16 has none, "
-                "INT8 and FP8 have float16, FP4 has uint8, and only FP8 keys with FP4 values mix"
+                "INT8 and FP8 have float16, FP4 has uint8, and only FP8 keys with FP4 values mix; FP8 alone can have two "
+                "numbers instead"
             )
         rows = _Array(table)
         if rows.dtype != "int32" or len(rows.shape) != 2 or rows.strides != (4 * rows.shape[1], 4):
@@ -230,17 +242,32 @@ class Layer:
         self.max_context: int = view.n_logical * PAGE_TOKENS
 
     @classmethod
-    def of(cls, store: Store, layer: int, pool: int = 0) -> Layer:
-        """Of a store that kvd has given. The memory stays mapped as long as this lives."""
+    def of(
+        cls,
+        store: Store,
+        layer: int,
+        pool: int = 0,
+        k_scale: Optional[float] = None,
+        v_scale: Optional[float] = None,
+    ) -> Layer:
+        """Of a store that kvd has given. The memory stays mapped as long as this lives. With profile fp8-tensor the
+        scales are the model's, which kvd does not know; with others they are in the store."""
         planes = store.pool(pool)
-        scaled = planes.info.storage != _BF16
-        return cls(
-            planes.k[layer],
-            planes.v[layer],
-            planes.table,
-            planes.k_scale[layer] if scaled else None,
-            planes.v_scale[layer] if scaled else None,
-        )
+        scales: Tuple[Any, Any] = (k_scale, v_scale)
+        if planes.info.storage not in (_BF16, _FP8_TENSOR):
+            if scales != (None, None):
+                raise InvalidArgument("the scales of this store are in its pages: give none")
+            scales = planes.k_scale[layer], planes.v_scale[layer]
+        elif planes.info.storage == _FP8_TENSOR and _numbers_of(*scales) is None:
+            raise InvalidArgument("the pages of profile fp8-tensor hold no scales: give k_scale and v_scale of the layer")
+        return cls(planes.k[layer], planes.v[layer], planes.table, *scales)
+
+
+def _numbers_of(k_scale: Any, v_scale: Any) -> Optional[Tuple[float, float]]:
+    """Scales of a layer, if that is what they are: numbers, or what has one element."""
+    if any(scale is None or getattr(scale, "shape", ()) not in ((), (1,)) for scale in (k_scale, v_scale)):
+        return None
+    return float(k_scale), float(v_scale)
 
 
 def _dense(value: Any, name: str, layer: Layer, dim: int) -> _Array:
@@ -323,7 +350,7 @@ def append(layer: Layer, k: Any, v: Any, positions: Any, rows: Any = None, valid
         )
     at, count = _ints(positions, "positions", (b, w), layer), _ints(valid, "valid", (b,), layer)
     of = _rows(rows, b, layer)
-    op = _Append(layer._view, keys.address, values.address, _at(at), _at(count), _at(of), w, b)
+    op = _Append(layer._view, keys.address, values.address, _at(at), _at(count), _at(of), w, b, **layer._scales)
     if layer.device == "cpu":
         _call("kvd_ops_append_host", op)
     else:
@@ -413,7 +440,7 @@ def workspace_bytes(
 def _attention(layer: Layer, shape: Tuple[int, ...], causal: bool, scale: Optional[float]) -> _Attention:
     b, w, heads, head_dim = shape
     scale = 1 / math.sqrt(head_dim) if scale is None else scale
-    return _Attention(view=layer._view, n_q_heads=heads, w=w, b=b, causal=causal, scale=scale)
+    return _Attention(view=layer._view, n_q_heads=heads, w=w, b=b, causal=causal, scale=scale, **layer._scales)
 
 
 def _workspace_bytes(op: _Attention, max_context: int) -> int:
@@ -504,7 +531,8 @@ class ReadyAppend(_Ready):
         b, w = positions.shape
         at, of = _in_place(positions, "positions", (b, w), layer), _in_place(rows, "rows", (b,), layer)
         self._k, self._v = ((b, w, layer.kv_heads, dim) for dim in (layer.head_dim, layer.v_head_dim))
-        super().__init__(layer, _Append(layer._view, None, None, at, None, of, w, b), (positions, rows))
+        op = _Append(layer._view, None, None, at, None, of, w, b, **layer._scales)
+        super().__init__(layer, op, (positions, rows))
 
     def __call__(self, k: Any, v: Any) -> None:
         self._op.k, self._op.v = self._address(k, self._k, "k"), self._address(v, self._v, "v")

@@ -548,7 +548,7 @@ class PoolInfo:
     """A pool of one shape has no groups. With groups storage, order, n_kv_heads and head_dim are 0, and n_layers is
     the sum."""
 
-    storage: int  #: 0 BF16, 1 INT8-G64, 2 FP8-row256, 3 NVFP4-G16, 4 K8V4
+    storage: int  #: 0 BF16, 1 INT8-G64, 2 FP8-row256, 3 NVFP4-G16, 4 K8V4, 5 FP8-tensor
     order: int  #: 0 page-major, 1 head-major
     arrangement: int  #: 0 dense, 1 the planes of a layer side by side in each page
     n_layers: int
