@@ -197,6 +197,7 @@ static const struct codec_field continuation_fields[] = {
     U64(age_ns, age_ns),
     U64(idle_ns, idle_ns),
     BOOL(live, live),
+    BOOL(rolling, rolling),
 };
 static const struct codec_map continuation_map =
     CODEC_TABLE(kvd__v1__continuation_info__descriptor, continuation_fields);

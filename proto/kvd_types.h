@@ -437,6 +437,7 @@ struct kvd_continuation_info {
     uint32_t frontier, named_pages, retention, sharers;
     bool tail_named, claimed;
     bool live;              /* what a running sequence has named so far: it can be found and forked, and nothing else */
+    bool rolling;           /* a running sequence's own rolling checkpoint: a newer one may take its place */
     uint64_t created, used; /* logical time: operations of the store */
     uint32_t pages[KVD_MAX_POOLS], exclusive_pages[KVD_MAX_POOLS];
     uint32_t device_pages[KVD_MAX_POOLS], host_pages[KVD_MAX_POOLS]; /* with a valid replica there */

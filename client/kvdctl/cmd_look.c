@@ -246,6 +246,7 @@ static const char *continuation_place(const struct kvd_continuation_info *c) {
     for (uint32_t i = 0; i < KVD_MAX_POOLS; i++) host = host || c->host_pages[i];
     if (c->live) return "live";
     if (c->moving) return "moving";
+    if (c->rolling) return host ? "device, host, rolling" : "device, rolling";
     return !host ? "device" : c->demoted ? "host" : "device, host";
 }
 
@@ -264,6 +265,7 @@ static cJSON *continuation_row(const struct kvd_continuation_info *c) {
     out_put_u64(o, "sharers", c->sharers);
     cJSON_AddBoolToObject(o, "claimed", c->claimed);
     cJSON_AddBoolToObject(o, "live", c->live);
+    cJSON_AddBoolToObject(o, "rolling", c->rolling);
     put_slot(o, c->state_slot);
     cJSON_AddStringToObject(o, "place", continuation_place(c));
     cJSON_AddBoolToObject(o, "demoted", c->demoted);

@@ -112,31 +112,35 @@ static void add_need(cJSON *rows, const char *what, const struct kvd_need *need,
     cJSON_AddItemToArray(rows, o);
 }
 
-static void add_pages(cJSON *rows, const struct kvd_plan *plan, uint32_t i) {
+static void add_pages(cJSON *rows, const struct kvd_plan *plan, uint32_t i, const char *pool) {
     char remark[160];
     int n = snprintf(remark, sizeof remark, "guarantees %u, shares %u, copies %u columns%s", plan->entitlement[i],
                      plan->shared_pages[i], plan->copied_columns[i], plan->freed_pages[i] ? ", victims included" : "");
     if (plan->restore_pages[i])
         n += snprintf(remark + n, sizeof remark - (size_t)n, ", restores %u from the host", plan->restore_pages[i]);
     if (plan->demote_pages[i]) snprintf(remark + n, sizeof remark - (size_t)n, ", demotes %u", plan->demote_pages[i]);
-    char what[32];
-    snprintf(what, sizeof what, "pages (%s pool)", figures_pool(NULL, i));
+    char what[KVD_GROUP_NAME_BYTES + 16];
+    snprintf(what, sizeof what, "pages (%s pool)", pool);
     add_need(rows, what, &plan->pages[i], out_put_u64, remark);
 }
 
-void plan_show(struct ctl *ctl, const struct kvd_plan *plan) {
+int plan_show(struct ctl *ctl, const struct kvd_plan *plan) {
     static const struct out_column columns[] = {
         { "what", "WHAT", false, 0 },
         { "needed_text", "NEEDED", true, 0 },
         { "available_text", "AVAILABLE", true, 0 },
         { "short_by_text", "SHORT BY", true, 0 },
     };
-    char remarks[KVD_MAX_POOLS][200] = { "" };
+    char remarks[KVD_MAX_POOLS][160 + KVD_GROUP_NAME_BYTES + 8] = { "" };
+    struct kvd_store_info info;
+    struct kvd_error error;
+    enum kvd_status status = kvd_describe(ctl->client, &info, &error);
+    if (status != KVD_OK) return ctl_refused(ctl, status, &error);
     cJSON *rows = cJSON_CreateArray();
     for (uint32_t i = 0; i < plan->n_pools && i < KVD_MAX_POOLS; i++) {
-        add_pages(rows, plan, i);
+        add_pages(rows, plan, i, figures_pool(&info, i));
         const cJSON *remark = cJSON_GetObjectItemCaseSensitive(cJSON_GetArrayItem(rows, (int)i), "remark");
-        snprintf(remarks[i], sizeof remarks[i], "%s pool: %s", figures_pool(NULL, i), remark->valuestring);
+        snprintf(remarks[i], sizeof remarks[i], "%s pool: %s", figures_pool(&info, i), remark->valuestring);
     }
     add_need(rows, "rows", &plan->rows, out_put_u64, "");
     add_need(rows, "sequences", &plan->sequences, out_put_u64, "");
@@ -147,6 +151,7 @@ void plan_show(struct ctl *ctl, const struct kvd_plan *plan) {
     out_table(ctl->out, "needs", columns, N(columns), rows);
     for (uint32_t i = 0; i < KVD_MAX_POOLS && !out_is_json(ctl->out); i++)
         if (*remarks[i]) out_print(ctl->out, OUT_PLAIN, remarks[i]);
+    return CTL_OK;
 }
 
 int cmd_plan(struct ctl *ctl) {
@@ -157,7 +162,8 @@ int cmd_plan(struct ctl *ctl) {
     if (code != CTL_OK) return code;
     enum kvd_status status = kvd_plan_activation(ctl->client, &want, &plan, &error);
     if (status != KVD_OK) return ctl_refused(ctl, status, &error);
-    plan_show(ctl, &plan);
+    code = plan_show(ctl, &plan);
+    if (code != CTL_OK) return code;
     out_flag(ctl->out, "ready", plan.feasibility == KVD_READY);
     if (plan.feasibility == KVD_READY) out_say(ctl->out, "result", OUT_GOOD, "ready: it fits now");
     else if (plan.feasibility == KVD_BLOCKED)

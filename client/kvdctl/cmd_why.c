@@ -248,7 +248,8 @@ int cmd_why(struct ctl *ctl) {
     if (code != CTL_OK) return code;
     s.status = kvd_plan_activation(ctl->client, &s.want, &s.plan, &s.error);
     if (s.status != KVD_OK) return ctl_refused(ctl, s.status, &s.error);
-    plan_show(ctl, &s.plan);
+    code = plan_show(ctl, &s.plan);
+    if (code != CTL_OK) return code;
     out_flag(ctl->out, "ready", s.plan.feasibility == KVD_READY);
     if (s.plan.feasibility == KVD_READY) {
         out_say(ctl->out, "result", OUT_GOOD, "ready: it lacks nothing");

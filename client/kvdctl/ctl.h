@@ -89,9 +89,8 @@ int cmd_trace(struct ctl *ctl);
 /* cmd_look.c, also for top: all sequences as rows. */
 enum kvd_status look_sequences(struct ctl *ctl, cJSON *rows, struct kvd_error *error);
 
-/* cmd_plan.c, also for why: the activation that the options describe, the exit status comes back; and what is short, as
- * a table. */
+/* cmd_plan.c, also for why: the activation that the options describe, and what is short, as a table. Exit statuses. */
 int plan_target(struct ctl *ctl, struct kvd_activation *ret_want);
-void plan_show(struct ctl *ctl, const struct kvd_plan *plan);
+int plan_show(struct ctl *ctl, const struct kvd_plan *plan);
 
 #endif

@@ -13,7 +13,7 @@
 
 /* A kvd before windows tells no names. */
 const char *figures_pool(const struct kvd_store_info *info, uint32_t pool) {
-    if (info && pool < info->n_pools && pool < KVD_MAX_POOLS && *info->pool[pool].name) return info->pool[pool].name;
+    if (pool < info->n_pools && pool < KVD_MAX_POOLS && *info->pool[pool].name) return info->pool[pool].name;
     return pool == 0 ? "main" : pool == 1 ? "second" : pool == 2 ? "third" : "fourth";
 }
 
@@ -179,13 +179,13 @@ static const char *const kinds[] = { "unknown",        "pressure", "bounded",   
 
 uint32_t figures_event_mask(void) { return (UINT32_C(1) << N(kinds)) - KVD_EVENT_MASK(KVD_EVENT_PRESSURE); }
 
-cJSON *figures_event(const struct kvd_event *event) {
+cJSON *figures_event(const struct kvd_event *event, const struct kvd_store_info *info) {
     cJSON *o = cJSON_CreateObject();
     cJSON_AddNumberToObject(o, "time", figures_time());
     cJSON_AddStringToObject(o, "event", kinds[event->kind < N(kinds) ? event->kind : 0]);
     if (event->kind >= N(kinds)) out_put_u64(o, "kind", event->kind);
     if (event->kind == KVD_EVENT_PRESSURE || event->kind == KVD_EVENT_BOUNDED)
-        cJSON_AddStringToObject(o, "pool", figures_pool(NULL, event->pool));
+        cJSON_AddStringToObject(o, "pool", figures_pool(info, event->pool));
     if (event->kind == KVD_EVENT_PRESSURE) out_put_u64(o, "available_pages", event->available);
     if (event->kind == KVD_EVENT_BOUNDED || event->kind == KVD_EVENT_SHORTENED || event->kind == KVD_EVENT_GAVE_WAY)
         out_put_u64(o, "frontier", event->frontier);

@@ -11,7 +11,7 @@
 
 #include "out.h"
 
-/* What the configuration calls it; info NULL: that is not known. */
+/* What the configuration calls it. */
 const char *figures_pool(const struct kvd_store_info *info, uint32_t pool);
 uint32_t figures_other_pages(const uint32_t pages[KVD_MAX_POOLS]); /* of all pools but main */
 cJSON *figures_daemon(const struct kvd_stats *stats, const struct kvd_store_info *info);
@@ -23,8 +23,8 @@ cJSON *figures_arena(const struct kvd_stats *stats);
 cJSON *figures_rates(const cJSON *before, const cJSON *now, double seconds);
 
 uint32_t figures_event_mask(void); /* the kinds that have words here */
-/* An event: "event" names its kind, the rest depends on it. */
-cJSON *figures_event(const struct kvd_event *event);
+/* An event: "event" names its kind, the rest depends on it. info: for the names of pools. */
+cJSON *figures_event(const struct kvd_event *event, const struct kvd_store_info *info);
 /* Any object that figures_event or follow.h made, in words. */
 void figures_event_text(const cJSON *event, char *text, size_t bytes);
 

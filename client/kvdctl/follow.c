@@ -115,7 +115,7 @@ cJSON *follow_event(struct follow *f, cJSON **ret_lost) {
     *ret_lost = NULL;
     if (!f->ctl->client) return NULL;
     enum kvd_status status = kvd_next_event(f->ctl->client, 0, &event, &error);
-    if (status == KVD_OK) return figures_event(&event);
+    if (status == KVD_OK) return figures_event(&event, &f->store);
     if (status != KVD_DEADLINE_EXCEEDED) *ret_lost = follow_failed(f, status, &error);
     return NULL;
 }

@@ -181,8 +181,12 @@ static void print_words(FILE *out, const struct config *c, const struct plan *pl
     print_shape(out, "", c, plan);
     fprintf(out, "Capacity: %" PRIu64 " tokens in %u pages of 64%s; %u pages at least\n", k->tokens, k->pages,
             c->capacity_tokens == CONFIG_AUTO64 ? ", all that fit (tokens = auto)" : "", k->curve.m_min);
-    fprintf(out, "A page takes %s over all devices, a token %s.\n\nOn each device:\n", with_unit(page, text),
+    fprintf(out, "A page takes %s over all devices, a token %s.\n", with_unit(page, text),
             with_unit(page / KVD_PAGE_TOKENS, other));
+    if (plan->spec.state_slots)
+        fprintf(out, "A state image takes %s on each device; %u slots\n", with_unit(plan->spec.state_bytes, text),
+                plan->spec.state_slots);
+    fputs("\nOn each device:\n", out);
     for (uint32_t i = 0, n = list_parts(c, plan, parts); i < n; i++)
         if (parts[i].bytes) fprintf(out, "  %-18s %14s\n", parts[i].name, with_unit(parts[i].bytes, text));
     fputs("\nDevices:\n", out);
@@ -255,6 +259,8 @@ static void print_json(FILE *out, const struct config *c, const struct plan *pla
     fprintf(out,
             "  \"tokens\": %" PRIu64 ",\n  \"pages\": %u,\n  \"least_pages\": %u,\n  \"page_bytes\": %" PRIu64 ",\n",
             k->tokens, k->pages, k->curve.m_min, geom_page_bytes(&plan->spec.main));
+    fprintf(out, "  \"state_image_bytes\": %" PRIu64 ",\n  \"state_slots\": %u,\n", plan->spec.state_bytes,
+            plan->spec.state_slots);
     fprintf(out, "  \"least_bytes\": %" PRIu64 ",\n  \"bytes_of_one_more_page\": %" PRIu64 ",\n  \"each_device\": {",
             k->curve.b_min, k->curve.b_step);
     for (uint32_t i = 0, n = list_parts(c, plan, parts); i < n; i++) {

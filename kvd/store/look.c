@@ -61,6 +61,7 @@ static void cont_info(const struct store *store, const struct cont *cont, struct
     ret_info->tail_named = cont->tail_named;
     ret_info->claimed = cont->claimed;
     ret_info->live = cont_is_live(cont);
+    ret_info->rolling = cont->rolls_for != 0;
     ret_info->demoted = cont->demoted;
     ret_info->moving = cont->image_pins > 0;
     ret_info->image_on_device = image_in_slot(cont);

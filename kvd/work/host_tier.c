@@ -79,8 +79,18 @@ static void note_tenants(struct service *s) {
     }
 }
 
+/* "12 pages of main, 3 of draft" */
+static const char *by_pool(const struct service *s, const uint32_t pages[KVD_MAX_POOLS], char text[160]) {
+    size_t n = 0;
+    for (uint32_t p = 0; p < store_n_pools(s->store) && n < 160; p++)
+        n += (size_t)snprintf(text + n, 160 - n, p ? ", %u of %s" : "%u pages of %s", pages[p],
+                              plan_pool(&s->config, &s->plan.spec, p)->name);
+    return text;
+}
+
 static void say_found(const struct service *s, enum segment_found found) {
     const struct store_recovered *r = &s->recovered;
+    char pages[160], dropped[160];
     static const char *const founds[] = { [SEGMENT_NEW] = "new",
                                           [SEGMENT_ADOPTED] = "of an earlier kvd",
                                           [SEGMENT_RESIZED] = "laid out anew, it was of another size" };
@@ -92,10 +102,10 @@ static void say_found(const struct service *s, enum segment_found found) {
         return;
     }
     LOG(r->shortened || r->dropped || r->damaged ? LOG_WARNING : LOG_NOTICE,
-        "arena of %" PRIu64 " bytes, %s: %u continuations found (%u of them shortened) with %u + %u pages and %u state "
-        "images; lost: %u continuations, %u + %u pages; %u damaged records",
-        segment_arena_bytes(s->segment), founds[found], r->continuations, r->shortened, r->pages[0], r->pages[1],
-        r->images, r->dropped, r->dropped_pages[0], r->dropped_pages[1], r->damaged);
+        "arena of %" PRIu64 " bytes, %s: %u continuations found (%u of them shortened) with %s and %u state images; "
+        "lost: %u continuations, %s; %u damaged records",
+        segment_arena_bytes(s->segment), founds[found], r->continuations, r->shortened, by_pool(s, r->pages, pages),
+        r->images, r->dropped, by_pool(s, r->dropped_pages, dropped), r->damaged);
 }
 
 /* ---- another size (KEEP-1) --------------------------------------------------------------------- */

@@ -135,7 +135,7 @@ keeping_demotes() {
     engine "$1" fill 4 1
     systemctl kill --kill-whom=main -s KILL "$unit"
     await "restart after SIGKILL" restarted 1
-    found "5 continuations found (0 of them shortened) .* lost: 1 continuations, 9 + 0 pages"
+    found "5 continuations found (0 of them shortened) .* lost: 1 continuations, 9 pages of main"
     engine "$1" check 1 3 arena # the device's part is lost, the arena's is not
     engine "$1" check 4 1 none
 }

@@ -121,7 +121,8 @@ static enum script_act shop_fn(void *user, const struct msg_request *request, st
                                         .max_concurrency = 4,
                                         .row_entries = 64,
                                         .capacity_tokens = 6400,
-                                        .pool = { { .storage = 2,
+                                        .pool = { { .name = "full",
+                                                    .storage = 2,
                                                     .n_layers = 3,
                                                     .n_kv_heads = 2,
                                                     .head_dim = 256,
@@ -169,6 +170,7 @@ static enum script_act shop_fn(void *user, const struct msg_request *request, st
                                                              .frontier = 64 * shop->owns[i],
                                                              .pages = { shop->owns[i] },
                                                              .idle_ns = 90 * UINT64_C(60000000000),
+                                                             .rolling = i == 0,
                                                              .exclusive_pages = { shop->owns[i] } };
         reply->u.continuations.n = n;
         reply->u.continuations.items = conts;
@@ -445,6 +447,7 @@ static void looking(void) {
     KVT_EQ_STR(cJSON_GetStringValue(at(cJSON_GetArrayItem(at(root, "continuations"), 1), "continuation")), "0x2");
     cJSON_Delete(root);
     KVT_HAS(CTL("-s", script_path(s), "continuations")->out, " IDLE "); /* ages are times */
+    KVT_HAS(run_.out, "device, rolling");                               /* GRP-5: who may go for a newer one */
     KVT_HAS(run_.out, "1 h 30 min");
     KVT_HAS(run_.out, " 1.9 MiB"); /* what a release would free: 10 pages of 198144 bytes */
     KVT_HAS(CTL("-s", script_path(s), "--color=always", "status")->out, "\033[");
@@ -651,7 +654,8 @@ static void act_8_plan_and_why(void) {
     struct run *run = CTL("-s", script_path(s), "plan", "-p", "640", "-o", "64");
     KVT_EQ(run->status, 2);
     KVT_HAS(run->out, "blocked");
-    KVT_HAS(run->out, "7"); /* short by */
+    KVT_HAS(run->out, "7");                 /* short by */
+    KVT_HAS(run->out, "pages (full pool)"); /* GRP-1: as the configuration calls it */
     KVT_EQ(CTL("-s", script_path(s), "plan", "-p", "640", "-o", "64", "-v", "0x2")->status, 0);
     KVT_EQ(CTL("-s", script_path(s), "plan", "-p", "640")->status, 1);
     KVT_EQ(CTL("-s", script_path(s), "plan", "-p", "640", "-o", "64", "-f", "0x2", "-v", "0x4")->status, 0);
@@ -778,7 +782,7 @@ static void srv_8_top_on_a_terminal(void) {
     KVT_TRUE(program_says(live, "ready"));
     KVT_EQ(script_event_mask(s), 0x1fe);
     script_event(s, &pressure); /* shows at once */
-    KVT_TRUE(program_says(live, "main pool: 12 pages are available (3 events before it were lost)"));
+    KVT_TRUE(program_says(live, "full pool: 12 pages are available (3 events before it were lost)"));
     script_refuse_hello(s, KVD_UNAVAILABLE);
     script_disconnect(s);
     KVT_TRUE(program_says(live, "NOT REACHABLE"));
@@ -807,7 +811,7 @@ static void srv_8_events_follow(void) {
     KVT_TRUE(program_says(live, "\"event\":\"connected\",\"store\":\"shop\",\"version\":\"9.9\""));
     script_event(s, &pressure);
     KVT_TRUE(
-        program_says(live, "\"event\":\"pressure\",\"pool\":\"main\",\"available_pages\":12,\"events_dropped\":3"));
+        program_says(live, "\"event\":\"pressure\",\"pool\":\"full\",\"available_pages\":12,\"events_dropped\":3"));
     script_event(s, &ended);
     KVT_TRUE(program_says(live, "\"event\":\"sequence_ended\",\"sequence\":\"0x200000003\""));
     script_disconnect(s);
@@ -870,7 +874,7 @@ static void trace(void) {
     KVT_EQ(run->status, 0);
     KVT_HAS(run->out, "shop");
     KVT_HAS(run->out, "REQUESTS/S");
-    KVT_HAS(run->out, "main pool: 12 pages are available");
+    KVT_HAS(run->out, "full pool: 12 pages are available");
     KVT_HAS(run->out, "another instance of the daemon");
     cJSON *root = json(CTL("trace", "show", path, "--json")->out);
     const cJSON *rows = at(root, "rows"), *row;

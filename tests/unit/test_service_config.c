@@ -647,7 +647,9 @@ static void cap_8_automatic_and_reported(void) {
     struct plan plan;
     char *text = NULL;
     size_t n = 0;
-    KVT_NEED(make_plan("[pool.local]\ngroups = a\nwindow = 128\n[group.a]\nlayers = 5\n[host]\narena = 1MiB\n", &plan));
+    KVT_NEED(make_plan("[pool.local]\ngroups = a\nwindow = 128\n[group.a]\nlayers = 5\n[host]\narena = 1MiB\n"
+                       "[capacity]\nstate_bytes = 4096\nstate_slots = 40\n",
+                       &plan));
     KVT_EQ(plan.capacity.bytes, plan.capacity.layout.total_bytes);
     KVT_TRUE(plan.capacity.slack < plan.capacity.curve.b_step + (1u << 20));
     KVT_TRUE(plan.capacity.layout.pages[1] > 64 && plan.capacity.layout.pages[1] <= plan.capacity.pages);
@@ -658,6 +660,8 @@ static void cap_8_automatic_and_reported(void) {
     KVT_HAS(text, "  local pool: a window of 128 tokens; ");
     KVT_HAS(text, "  local pool, group a: 5 layers, bf16, 2 KV heads, head_dim 64");
     KVT_HAS(text, "  local block table ");
+    KVT_HAS(text, "A state image takes 4.0 KiB on each device; 40 slots\n");
+    KVT_HAS(text, "  \"state_image_bytes\": 4096,\n  \"state_slots\": 40,\n");
     KVT_HAS(text, "  local pool: a page takes ");
     KVT_HAS(text, "\"local_pool_bytes\": ");
     KVT_HAS(text, "\"window\": 128, \"lead\": 0, \"aligned\": false, \"share\": 1000}]");

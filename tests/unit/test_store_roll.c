@@ -48,15 +48,17 @@ static void run_to(struct fix *fix, store_seq seq, uint32_t tokens, uint32_t sal
     }
 }
 
-/* "128+ 192-": its own, + found, - waiting for names. */
+/* "128+ 192-": its own, + found, - waiting for names. What is found says whose it is. */
 static const char *rolled(struct fix *fix, store_seq seq) {
     static char text[STORE_MAX_ROLLING * 12];
     struct store_rolling own[STORE_MAX_ROLLING];
     uint32_t n = store_get_rolling(fix->store, seq, own), used = 0;
     text[0] = 0;
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n; i++) {
         used += (uint32_t)snprintf(text + used, sizeof text - used, "%s%u%c", i ? " " : "", own[i].frontier,
                                    own[i].found ? '+' : '-');
+        if (own[i].found) KVT_TRUE(fix_info(fix, own[i].cont).rolling);
+    }
     return text;
 }
 
@@ -193,6 +195,7 @@ static void grp_5_kept_by_word(void) {
     run_to(&fix, seq, 256, 1);
     store_cont first = rolling_at(&fix, seq, 256);
     KVT_OK(store_set_retention(fix.store, first, 3, NULL));
+    KVT_FALSE(fix_info(&fix, first).rolling);
     KVT_EQ_STR(rolled(&fix, seq), "");
     run_to(&fix, seq, 512, 1);
     store_cont second = rolling_at(&fix, seq, 512);
@@ -287,6 +290,7 @@ static void grp_5_the_end_of_its_sequence(void) {
         if (dies) KVT_OK(store_release(fix.store, cont, NULL));
         KVT_EQ(fix_pool(&fix, 0).allocated, 4);
         KVT_EQ(fix_pool(&fix, 1).allocated, 2);
+        KVT_FALSE(fix_info(&fix, first).rolling);
         KVT_TRUE(fix_audit(&fix));
         KVT_OK(store_release(fix.store, first, NULL));
         KVT_EQ(fix_pool(&fix, 0).allocated + fix_pool(&fix, 1).allocated, 0);

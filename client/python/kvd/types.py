@@ -321,6 +321,7 @@ class ContinuationInfo:
     state_slot: Optional[int] = field(metadata=_PLUS_ONE)
     root: Root = field(metadata=_one(Root))
     live: bool  #: what a running sequence has named so far: it can be forked, and nothing else
+    rolling: bool  #: a running sequence's own rolling checkpoint: a newer one may take its place
 
 
 @dataclass(frozen=True)
