@@ -114,7 +114,7 @@ class Types(unittest.TestCase):
 
 class Wheel(KvdCase):
     def test_built_offline_and_used_alone(self):
-        if run(sys.executable, "-c", "import pip, setuptools, wheel")[0]:
+        if run(sys.executable, "-c", "import setuptools, wheel, pip")[0]:
             self.skipTest("pip, setuptools and wheel are not installed")
         with tempfile.TemporaryDirectory() as folder:
             tree = os.path.join(folder, "kvd")

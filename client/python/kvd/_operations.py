@@ -120,7 +120,8 @@ def cold(name: str, ask: ColdQuestion) -> Steps[types.ColdFound]:
     loaded = found.continuation is not None and found.frontier == found.pages * PAGE_TOKENS
     try:
         if loaded:  # it is shared, but its last page, whose digest the tail's name needs
-            reply = yield _cold_part(name, short, found.pages - 1, found.continuation if found.pages > 1 else 0)
+            last = found.continuation if found.continuation and found.pages > 1 else 0
+            reply = yield _cold_part(name, short, found.pages - 1, last)
         else:
             reply = yield _cold_part(name, short, begin, source)
     except Error:
