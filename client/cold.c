@@ -33,6 +33,13 @@ static struct kvd_cold_want part_of(const struct kvd_cold_prompt *p, uint32_t fi
     return want;
 }
 
+/* The first part. Where all pages are there and the tail alone is asked for, the last page comes once more: its digest
+ * is the tail's name. */
+static struct kvd_cold_want first_part(const struct kvd_cold_prompt *p, uint16_t type) {
+    uint32_t first = p->first && p->first == p->until / KVD_PAGE_TOKENS ? p->first - 1 : p->first;
+    return part_of(p, first, type == FRAME_LOAD_COLD && first ? p->from : (kvd_continuation){ 0 });
+}
+
 static enum kvd_status ask_part(struct kvd_client *c, uint16_t type, const struct kvd_cold_want *want,
                                 struct kvd_cold_found *ret_found, struct kvd_error *error) {
     struct msg_request request = { .type = type, .u.cold = *want };
@@ -86,7 +93,7 @@ static void ask_behind(struct kvd_client *c, uint16_t type, const struct kvd_col
 static enum kvd_status ask_all(struct kvd_client *c, uint16_t type, const struct kvd_cold_prompt *p,
                                struct kvd_cold_found *ret_found, struct kvd_error *error) {
     struct kvd_cold_found all = { .frontier = p->first * KVD_PAGE_TOKENS, .pages = p->first }, got;
-    struct kvd_cold_want want = part_of(p, p->first, type == FRAME_LOAD_COLD ? p->from : (kvd_continuation){ 0 });
+    struct kvd_cold_want want = first_part(p, type);
     uint64_t before;
     for (;;) {
         before = all.bytes;
@@ -149,9 +156,7 @@ static enum kvd_status start_part(struct kvd_client *c, uint16_t type, const str
                                   kvd_ticket *ret_ticket, struct kvd_error *error) {
     enum kvd_status status = check_prompt(p, ret_ticket, error);
     if (status != KVD_OK) return status;
-    struct msg_request request = {
-        .type = type, .u.cold = part_of(p, p->first, type == FRAME_LOAD_COLD ? p->from : (kvd_continuation){ 0 })
-    };
+    struct msg_request request = { .type = type, .u.cold = first_part(p, type) };
     return ticket_start(c, &request, ret_ticket, error);
 }
 

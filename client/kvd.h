@@ -183,9 +183,10 @@ KVD_API enum kvd_status kvd_plan_activation(kvd_client *client, const struct kvd
 KVD_API enum kvd_status kvd_activate(kvd_client *client, const struct kvd_activation *want,
                                      struct kvd_activated *ret_activated, struct kvd_error *error);
 /* Fills want->cold: the prompt behind the full pages of want->frontier, but its last token; the first KVD_MAX_DIGESTS
- * pages of that. Call it last, when source and victims are chosen, for a source that is not live. want->cold.retention,
- * of what is loaded, stays. want points into the chain then, until that is pushed to or freed. KVD_OUT_OF_RANGE: the
- * chain is shorter than the prompt. Sends nothing. */
+ * pages of that. A tail alone is not asked for: to wait for the engine is more than to compute it. Call it last, when
+ * source and victims are chosen, for a source that is not live. want->cold.retention, of what is loaded, stays. want
+ * points into the chain then, until that is pushed to or freed. KVD_OUT_OF_RANGE: the chain is shorter than the prompt.
+ * Sends nothing. */
 KVD_API enum kvd_status kvd_set_cold(struct kvd_activation *want, const kvd_chain *chain, const uint32_t *prompt,
                                      struct kvd_error *error);
 /* Gives up an activation of this client that is not answered: one that kvd_activate left with KVD_DEADLINE_EXCEEDED, or

@@ -71,6 +71,12 @@ class ColdQuestion(NamedTuple):
     retention: int
 
 
+def _begin(ask: ColdQuestion) -> int:
+    """Where all pages are there and the tail alone is asked for, the last page comes once more: its digest is the tail's
+    name."""
+    return ask.first - 1 if ask.first and ask.first == ask.until // PAGE_TOKENS else ask.first
+
+
 def _names_of(ask: ColdQuestion, first: int) -> Tuple[bytes, Sequence[int]]:
     """Digests of one message from a page on, and the tail behind them where they are the last."""
     pages = ask.until // PAGE_TOKENS
@@ -95,12 +101,13 @@ def _longer(found: types.ColdFound, reply: Any, n_bytes: int, release: bool = Tr
 def cold(name: str, ask: ColdQuestion) -> Steps[types.ColdFound]:
     """FindCold or LoadCold: a message for every 1024 pages as long as all of them are there, and where they end before
     the prompt does one for a continuation that ends within the next page."""
-    first, pages, origin = ask.first, ask.until // PAGE_TOKENS, ask.origin if name == "LoadCold" else 0
-    found = types.ColdFound(None, first * PAGE_TOKENS, 0, first)
-    if not first * PAGE_TOKENS < ask.until <= ask.chain.tokens:
+    first, pages = _begin(ask), ask.until // PAGE_TOKENS
+    origin = ask.origin if name == "LoadCold" and first else 0
+    found = types.ColdFound(None, ask.first * PAGE_TOKENS, 0, ask.first)
+    if not ask.first * PAGE_TOKENS < ask.until <= ask.chain.tokens:
         raise InvalidArgument(
-            f"asked for the tokens behind page {first} up to token {ask.until}; the chain has {ask.chain.tokens}: ask "
-            "for what is behind the pages that are there"
+            f"asked for the tokens behind page {ask.first} up to token {ask.until}; the chain has {ask.chain.tokens}: "
+            "ask for what is behind the pages that are there"
         )
     while True:
         try:
