@@ -24,7 +24,8 @@ struct cold_run {
 struct lane_thread {
     struct cold_engine *engine;
     struct cold_lane lane;
-    bool first; /* it tries the engine while the breaker is open */
+    bool first;       /* it tries the engine while the breaker is open */
+    uint64_t answers; /* the try that its map of slots is not older than */
     pthread_t thread;
 };
 
@@ -40,6 +41,11 @@ struct cold_engine {
     struct cold_engine_state state;
     uint32_t n_lanes; /* that run; the starting thread's */
     struct lane_thread *lanes;
+    /* Tries that succeeded, and the nodes that the last one knew: the configured one may be dead by then, and what
+     * another lane knows be from before the engine failed over. */
+    uint64_t answers;
+    struct config_listen known[COLD_NODES];
+    uint32_t n_known;
 };
 
 /* ---- under the lock ------------------------------------------------------------------------------ */
@@ -108,6 +114,9 @@ static void try_engine(struct cold_engine *e, struct lane_thread *t) {
     e->state.connections += t->lane.connections - before;
     breaker_tried(&e->breaker, good, clock_ns());
     if (good) {
+        t->answers = ++e->answers;
+        e->n_known = t->lane.n_nodes;
+        for (uint32_t i = 0; i < e->n_known; i++) e->known[i] = t->lane.node[i].address;
         LOG(LOG_NOTICE, "the engine of the cold tier answers%s", t->lane.clustered ? ", it is a cluster" : "");
         pthread_cond_broadcast(&e->work);
     }
@@ -116,6 +125,8 @@ static void try_engine(struct cold_engine *e, struct lane_thread *t) {
 
 static void serve_ops(struct cold_engine *e, struct lane_thread *t, struct cold_op **ops, uint32_t n) {
     uint64_t before = t->lane.connections;
+    if (t->answers != e->answers) cold_lane_learn(&t->lane, e->known, e->n_known);
+    t->answers = e->answers;
     pthread_mutex_unlock(&e->lock);
     cold_lane_serve(&t->lane, ops, n);
     pthread_mutex_lock(&e->lock);

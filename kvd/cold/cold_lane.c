@@ -29,6 +29,12 @@ static void note_fault(struct cold_lane *lane, bool grave, const char *format, .
     va_end(arguments);
 }
 
+static void forget_faults(struct cold_lane *lane) {
+    lane->faults = 0;
+    lane->grave = false;
+    lane->why[0] = '\0';
+}
+
 static void name_node(const struct cold_node *node, char *text, size_t bytes) {
     if (node->address.kind == LISTEN_UNIX) snprintf(text, bytes, "unix:%s", node->address.path);
     else snprintf(text, bytes, "%s port %u", node->address.path, node->address.port);
@@ -137,8 +143,8 @@ static void forget_nodes(struct cold_lane *lane) {
     memset(lane->slot, 0, sizeof lane->slot);
 }
 
-/* Asks the nodes that are known, the configured one first. One that is no cluster refuses, and has all slots. Returns
- * the node that answered; COLD_NODES: none. */
+/* First in a call. Asks the nodes that are known, the configured one first. One that is no cluster refuses, and has all
+ * slots. Returns the node that answered; COLD_NODES: none. */
 static uint32_t map_slots(struct cold_lane *lane, uint64_t deadline) {
     redisReply *reply = NULL;
     uint32_t i = 0;
@@ -150,6 +156,7 @@ static uint32_t map_slots(struct cold_lane *lane, uint64_t deadline) {
         if (!reply) break_node(lane, &lane->node[i]);
     }
     if (!reply) return COLD_NODES;
+    forget_faults(lane); /* of nodes that are gone: the engine is there */
     struct config_listen asked = lane->node[i - 1].address;
     lane->clustered = reply->type == REDIS_REPLY_ARRAY;
     lane->mapped = true;
@@ -286,9 +293,7 @@ static uint32_t serve_hop(struct cold_lane *lane, struct cold_op **ops, uint32_t
 }
 
 static void begin_call(struct cold_lane *lane) {
-    lane->faults = 0;
-    lane->grave = false;
-    lane->why[0] = '\0';
+    forget_faults(lane);
     for (uint32_t i = 0; i < lane->n_nodes; i++) {
         struct cold_node *node = &lane->node[i];
         node->broken = false;
@@ -324,6 +329,11 @@ void cold_lane_init(struct cold_lane *lane, const struct cold_engine_config *con
     lane->config = config;
     lane->stop_fd = stop_fd;
     (void)find_node(lane, &config->address);
+}
+
+void cold_lane_learn(struct cold_lane *lane, const struct config_listen *known, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) (void)find_node(lane, &known[i]);
+    lane->mapped = false;
 }
 
 void cold_lane_close(struct cold_lane *lane) {

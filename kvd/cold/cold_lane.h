@@ -34,6 +34,8 @@ struct cold_lane {
 
 /* Zeros before, of which it touches what it needs: most of it is for nodes of a cluster. */
 void cold_lane_init(struct cold_lane *lane, const struct cold_engine_config *config, int stop_fd);
+/* Nodes of the same engine, which are asked for the map as the lane's own are. It is asked for before the next use. */
+void cold_lane_learn(struct cold_lane *lane, const struct config_listen *known, uint32_t n);
 void cold_lane_close(struct cold_lane *lane);
 /* Whether the engine answers. */
 bool cold_lane_try(struct cold_lane *lane, uint64_t deadline);

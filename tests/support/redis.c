@@ -92,6 +92,11 @@ long long redis_number(const struct redis *r, const char *format, ...) {
     return number;
 }
 
+void redis_must(redisReply *reply) {
+    if (!KVT_TRUE(reply && reply->type == REDIS_REPLY_STATUS)) printf("    %s\n", reply ? reply->str : "no answer");
+    if (reply) freeReplyObject(reply);
+}
+
 /* Any answer: one with a password refuses. Its end is one, too. */
 static bool answers_or_ended(void *context) {
     struct redis *r = context;

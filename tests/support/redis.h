@@ -31,6 +31,9 @@ redisReply *redis_ask(const struct redis *redis, const char *format, ...);
 /* The same for an answer that is a number; -1: it is none. */
 long long redis_number(const struct redis *redis, const char *format, ...);
 
+/* Checks that the answer is a status, as OK, and frees it. */
+void redis_must(redisReply *reply);
+
 /* Asks every few milliseconds; false: it did not become true within 20 s (of which sanitizers make 200). */
 bool redis_until(bool (*is_so)(void *), void *context);
 

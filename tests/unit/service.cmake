@@ -9,6 +9,7 @@ if(TARGET kvd_service)
   kvd_test(test_cold_value ${CMAKE_CURRENT_SOURCE_DIR}/test_cold_value.c LIBS kvd_service kvt PkgConfig::SODIUM)
   target_compile_definitions(test_cold_value PRIVATE PROTOCOL_MD="${CMAKE_SOURCE_DIR}/proto/PROTOCOL.md")
   kvd_test(test_cold_engine ${CMAKE_CURRENT_SOURCE_DIR}/test_cold_engine.c ${CMAKE_SOURCE_DIR}/tests/support/redis.c
+           ${CMAKE_SOURCE_DIR}/tests/support/redis_cluster.c
            LIBS kvd_service kvt PkgConfig::HIREDIS Threads::Threads)
   target_compile_definitions(test_cold_engine PRIVATE OPERATING_MD="${CMAKE_SOURCE_DIR}/deploy/OPERATING.md")
   kvd_test(test_service_cold ${CMAKE_CURRENT_SOURCE_DIR}/test_service_cold.c ${CMAKE_SOURCE_DIR}/tests/support/redis.c

@@ -19,7 +19,7 @@
 #include "cold_engine.h"
 #include "cold_slots.h"
 #include "kvt.h"
-#include "redis.h"
+#include "redis_cluster.h"
 
 #define SECOND UINT64_C(1000000000)
 #define LONG (120 * SECOND) /* never over before the test is */
@@ -361,11 +361,6 @@ static void cold_5_full(void) {
     redis_free(&server);
 }
 
-static void must_be_ok(redisReply *reply) {
-    if (!KVT_TRUE(reply && reply->type == REDIS_REPLY_STATUS)) printf("    %s\n", reply ? reply->str : "no answer");
-    if (reply) freeReplyObject(reply);
-}
-
 /* Whatever the engine evicts: a write is taken, and what is read is what was written, or nothing. A policy that evicts
  * only what has a time to live finds none without one, and then the engine is full. */
 static void check_evictions(const struct redis *server, const char *policy, uint64_t ttl_ms) {
@@ -373,7 +368,7 @@ static void check_evictions(const struct redis *server, const char *policy, uint
     uint32_t done = 0, there = 0, wrong = 0;
     bool evicts = strncmp(policy, "allkeys", 7) == 0 || (strncmp(policy, "volatile", 8) == 0 && ttl_ms);
     uint64_t trips = state_of().trips;
-    must_be_ok(redis_ask(server, "CONFIG SET maxmemory-policy %s", policy));
+    redis_must(redis_ask(server, "CONFIG SET maxmemory-policy %s", policy));
     for (uint32_t i = 0; i < 200; i++) {
         struct cold_op op = make_op(COLD_SET, "");
         snprintf(op.key, sizeof op.key, "k%u", i);
@@ -415,7 +410,7 @@ static void cold_5_evictions(void) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         KVT_TRUE(redis_until(is_closed, NULL));
         check_evictions(&server, all[i].policy, all[i].ttl_ms);
-        must_be_ok(redis_ask(&server, "FLUSHALL"));
+        redis_must(redis_ask(&server, "FLUSHALL"));
     }
     stop_engine();
     redis_free(&server);
@@ -750,74 +745,12 @@ static void cold_2_stop_waits_for_nobody(void) {
 
 /* ---- a cluster ---- */
 
-#define MASTERS 3u
-#define NODES (2 * MASTERS) /* each master has a replica: node i and i + MASTERS */
-
-static struct redis node[NODES];
-static char id[NODES][64];
-
-static bool knows_all(void *unused) {
-    uint32_t ok = 0;
-    (void)unused;
-    for (uint32_t i = 0; i < NODES; i++) {
-        redisReply *r = redis_ask(&node[i], "CLUSTER INFO");
-        ok += r && r->type == REDIS_REPLY_STRING && strstr(r->str, "cluster_state:ok") &&
-              strstr(r->str, "cluster_known_nodes:6") && strstr(r->str, "cluster_slots_ok:16384");
-        if (r) freeReplyObject(r);
-    }
-    return ok == NODES;
-}
-
-static bool start_node(uint32_t i) {
-    static const uint32_t from[] = { 0, 5000, 10000, 16384 };
-    static const char *const options[] = { "--repl-diskless-sync-delay", "0", NULL };
-    node[i] = (struct redis){ .port = 1, .options = options };
-    if (!redis_start(&node[i])) return false;
-    redisReply *r = redis_ask(&node[i], "CLUSTER MYID");
-    if (r) snprintf(id[i], sizeof id[i], "%s", r->str);
-    if (r) freeReplyObject(r);
-    if (i < MASTERS) must_be_ok(redis_ask(&node[i], "CLUSTER ADDSLOTSRANGE %d %d", (int)from[i], (int)from[i + 1] - 1));
-    must_be_ok(redis_ask(&node[i], "CLUSTER SET-CONFIG-EPOCH %d", (int)i + 1));
-    return true;
-}
-
-/* The replica of master 1 has all that it has. */
-static bool is_replicated(void *unused) {
-    (void)unused;
-    long long n = redis_number(&node[1], "DBSIZE");
-    return n > 0 && redis_number(&node[1 + MASTERS], "DBSIZE") == n;
-}
-
-static bool knows_master(void *context) {
-    uint32_t i = *(uint32_t *)context;
-    redisReply *r = redis_ask(&node[i], "CLUSTER REPLICATE %s", id[i - MASTERS]);
-    bool ok = r && r->type == REDIS_REPLY_STATUS;
-    if (r) freeReplyObject(r);
-    return ok;
-}
-
-static bool cluster_start(void) {
-    for (uint32_t i = 0; i < NODES; i++)
-        if (!start_node(i)) return false;
-    redisReply *bus = redis_ask(&node[0], "CONFIG GET cluster-port");
-    int port = bus && bus->elements == 2 ? atoi(bus->element[1]->str) : 0;
-    if (bus) freeReplyObject(bus);
-    for (uint32_t i = 1; i < NODES; i++)
-        must_be_ok(redis_ask(&node[i], "CLUSTER MEET 127.0.0.1 %d %d", (int)node[0].port, port));
-    if (!KVT_TRUE(redis_until(knows_all, NULL))) return false;
-    for (uint32_t i = MASTERS; i < NODES; i++)
-        if (!KVT_TRUE(redis_until(knows_master, &i))) return false;
-    return true;
-}
-
-static void cluster_free(void) {
-    for (uint32_t i = 0; i < NODES; i++) redis_free(&node[i]);
-}
+static struct redis_cluster cluster;
 
 static void start_on_cluster(void) {
     struct cold_engine_config config = config_at("");
     config.address.kind = LISTEN_TCP4;
-    config.address.port = node[1].port;
+    config.address.port = cluster.node[1].port;
     snprintf(config.address.path, sizeof config.address.path, "127.0.0.1");
     if (start_engine(&config)) KVT_TRUE(redis_until(is_closed, NULL));
 }
@@ -826,29 +759,23 @@ static void start_on_cluster(void) {
 static void move_a_slot(void) {
     const char *key = "{moving}old";
     uint32_t slot = cold_slot_of(key, strlen(key)), owner = slot < 5000 ? 0 : slot < 10000 ? 1 : 2;
-    uint32_t target = (owner + 1) % MASTERS;
+    uint32_t target = (owner + 1) % REDIS_MASTERS;
     KVT_EQ(set_key(key, "before", 6), COLD_DONE);
-    must_be_ok(redis_ask(&node[target], "CLUSTER SETSLOT %d IMPORTING %s", (int)slot, id[owner]));
-    must_be_ok(redis_ask(&node[owner], "CLUSTER SETSLOT %d MIGRATING %s", (int)slot, id[target]));
+    redis_must(redis_ask(&cluster.node[target], "CLUSTER SETSLOT %d IMPORTING %s", (int)slot, cluster.id[owner]));
+    redis_must(redis_ask(&cluster.node[owner], "CLUSTER SETSLOT %d MIGRATING %s", (int)slot, cluster.id[target]));
     KVT_EQ(ask_key(COLD_GET, key), COLD_DONE);
     KVT_EQ(set_key("{moving}new", "x", 1), COLD_DONE); /* the owner has it not: ASK */
-    KVT_EQ(redis_number(&node[target], "CLUSTER COUNTKEYSINSLOT %d", (int)slot), 1);
+    KVT_EQ(redis_number(&cluster.node[target], "CLUSTER COUNTKEYSINSLOT %d", (int)slot), 1);
     KVT_EQ(ask_key(COLD_GET, "{moving}new"), COLD_DONE);
-    must_be_ok(redis_ask(&node[owner], "MIGRATE 127.0.0.1 %d %s 0 5000", (int)node[target].port, key));
+    redis_must(redis_ask(&cluster.node[owner], "MIGRATE 127.0.0.1 %d %s 0 5000", (int)cluster.node[target].port, key));
     KVT_EQ(ask_key(COLD_GET, key), COLD_DONE); /* ASK */
-    for (uint32_t i = 0; i < MASTERS; i++) {
-        uint32_t k = (target + i) % MASTERS; /* the new owner first */
-        must_be_ok(redis_ask(&node[k], "CLUSTER SETSLOT %d NODE %s", (int)slot, id[target]));
+    for (uint32_t i = 0; i < REDIS_MASTERS; i++) {
+        uint32_t k = (target + i) % REDIS_MASTERS; /* the new owner first */
+        redis_must(redis_ask(&cluster.node[k], "CLUSTER SETSLOT %d NODE %s", (int)slot, cluster.id[target]));
     }
     KVT_EQ(ask_key(COLD_GET, key), COLD_DONE); /* MOVED */
     KVT_EQ(ask_key(COLD_GET, "{moving}new"), COLD_DONE);
     KVT_EQ(state_of().trips, 0);
-}
-
-/* After how long nodes take one for dead that does not answer. */
-static void set_patience(int ms) {
-    for (uint32_t i = 0; i < NODES; i++)
-        if (node[i].pid) must_be_ok(redis_ask(&node[i], "CONFIG SET cluster-node-timeout %d", ms));
 }
 
 /* COLD-5: the configured node dies, which is a master. Meanwhile every operation has an outcome; then its replica is
@@ -858,14 +785,14 @@ static void fail_over(void) {
     uint32_t slot = cold_slot_of(key, strlen(key));
     KVT_TRUE(slot >= 5000 && slot < 10000); /* of node 1 */
     KVT_EQ(set_key(key, "before", 6), COLD_DONE);
-    KVT_TRUE(redis_until(is_replicated, NULL));
-    set_patience(1000);
-    redis_kill(&node[1]);
+    KVT_TRUE(redis_until(redis_cluster_is_replicated, &cluster));
+    redis_cluster_set_patience(&cluster, 1000);
+    redis_kill(&cluster.node[1]);
     KVT_TRUE(redis_until(all_is_served, NULL));
-    set_patience(60000); /* no other one */
+    redis_cluster_set_patience(&cluster, 60000); /* no other one */
     KVT_TRUE(redis_until(is_closed, NULL));
     KVT_EQ(ask_key(COLD_GET, key), COLD_DONE);
-    KVT_EQ(redis_number(&node[1 + MASTERS], "EXISTS %s", key), 1);
+    KVT_EQ(redis_number(&cluster.node[1 + REDIS_MASTERS], "EXISTS %s", key), 1);
     KVT_EQ(set_key("{12}after", "x", 1), COLD_DONE);
     KVT_EQ(ask_key(COLD_GET, "{12}after"), COLD_DONE);
     check_many();
@@ -873,14 +800,14 @@ static void fail_over(void) {
 
 /* One cluster for all of it: three masters, each with a replica. */
 static void cold_5_cluster(void) {
-    KVT_NEED(cluster_start());
+    KVT_NEED(redis_cluster_start(&cluster));
     start_on_cluster();
     check_many();
     KVT_TRUE(state_of().clustered);
     move_a_slot();
     fail_over();
     stop_engine();
-    cluster_free();
+    redis_cluster_free(&cluster);
 }
 
 int main(int argc, char **argv) {
