@@ -12,6 +12,7 @@
 #include "clock.h"
 #include "cold_desk.h"
 #include "core.h"
+#include "crash.h"
 #include "log.h"
 #include "request.h"
 #include "session.h"
@@ -114,9 +115,11 @@ static uint32_t fill_batch(struct cold_desk *desk, struct load_batch *batch) {
     uint64_t bytes, begin = clock_ns();
     uint32_t done = 0, at = 0;
     cold_run_ops(desk, COLD_GET, batch->n_ops, begin + reader->service->config.cold_timeout);
+    CRASH_POINT("cold.load.got");
     for (; done < batch->n; done++) {
         if (!place_piece(desk, &batch->piece[done], batch->name[done], &desk->ops[at], &batch->checksum[done])) break;
         at += cold_objects_of(reader->service, &batch->name[done], &bytes);
+        CRASH_POINT("cold.load.placed");
     }
     pthread_mutex_lock(&reader->lock);
     reader->reads.loaded_objects += at;
@@ -219,7 +222,9 @@ void cold_load(struct cold_desk *desk, struct cold_job *job) {
     pthread_mutex_lock(&s->lock);
     if (frontier > job->want.first * KVD_PAGE_TOKENS && begin_load(desk, job, frontier, &cont)) {
         pthread_mutex_unlock(&s->lock);
+        CRASH_POINT("cold.load.begun");
         load_pieces(desk, desk->reader->batch, job, cont);
+        CRASH_POINT("cold.load.filled");
         pthread_mutex_lock(&s->lock);
         end_load(desk, job, frontier, cont);
     }

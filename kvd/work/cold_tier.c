@@ -13,6 +13,7 @@
 #include "cold_copy.h"
 #include "cold_pieces.h"
 #include "core.h"
+#include "crash.h"
 #include "events.h"
 #include "scrub.h"
 
@@ -114,14 +115,15 @@ static void run_batch(struct cold_tier *t, enum cold_verb verb, uint32_t n) {
 
 /* Those that the engine lacks, first in the list. */
 static uint32_t keep_absent(struct cold_tier *t, bool *ret_all) {
-    uint32_t absent = 0;
+    uint32_t absent = 0, there = 0;
     for (uint32_t i = 0; i < t->n_ops; i++) {
+        there += t->ops[i].outcome == COLD_DONE;
         *ret_all &= t->ops[i].outcome == COLD_DONE || t->ops[i].outcome == COLD_ABSENT;
         if (t->ops[i].outcome != COLD_ABSENT) continue;
         t->written[absent] = t->written[i];
         t->ops[absent++] = t->ops[i];
     }
-    count_up(t, &t->stats.met_objects, t->n_ops - absent);
+    count_up(t, &t->stats.met_objects, there);
     return absent;
 }
 
@@ -139,6 +141,7 @@ static uint64_t note_written(struct cold_tier *t, uint32_t n, uint32_t *ret_done
 static void write_absent(struct cold_tier *t, uint32_t absent) {
     uint64_t begin = clock_ns();
     run_batch(t, COLD_SET, absent);
+    CRASH_POINT("cold.write.sent");
     count_up(t, &t->stats.written_ns, clock_ns() - begin);
 }
 
@@ -149,6 +152,7 @@ static bool flush_batch(struct cold_tier *t) {
     bool all = true;
     if (!t->n_ops) return true;
     run_batch(t, COLD_TOUCH, t->n_ops);
+    CRASH_POINT("cold.write.asked");
     uint32_t absent = keep_absent(t, &all);
     if (all && absent) write_absent(t, absent);
     uint64_t bytes = all ? note_written(t, absent, &done) : 0;
@@ -201,6 +205,7 @@ static bool read_piece(struct cold_tier *t, store_cont cont, uint64_t *cursor) {
     bool some = store_read_begin(s->store, cont, cursor, &piece);
     pthread_mutex_unlock(&s->lock);
     if (!some) return false;
+    CRASH_POINT("cold.write.read");
     bool right = take_piece(t, &piece);
     pthread_mutex_lock(&s->lock);
     if (store_read_end(s->store, right, &lost)) damage_found(lost);
@@ -322,6 +327,7 @@ static void write_from_copy(struct cold_tier *t, store_cont cont) {
     if (state == COLD_COPY_REFUSED) count_up(t, &t->stats.dropped[COLD_DROP_ARENA], 1);
     else if (state != COLD_COPY_RUNNING) write_continuation(t, cont);
     if (state != COLD_COPY_THERE) return;
+    CRASH_POINT("cold.write.copied");
     for (uint32_t i = 0; i < COPY_LOOKS && !cold_copy_give_back(t->service, &t->copy); i++)
         if (!pause_writer(t, LOOK_EVERY)) return;
 }

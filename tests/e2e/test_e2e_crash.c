@@ -3,6 +3,7 @@
  * script that demotes, restores, keeps, releases, drops, checkpoints, moves, forks, truncates and lends. Then an
  * ordinary daemon starts on what is left: its books must be right, every continuation that it lists must have the bytes
  * of some text of the script, and what was demoted before the kill must be there. CONT-3, PAGE-8, HOST-2, SRV-8, ENG-2.
+ * A second script writes to a cold tier and loads from it. COLD-3, COLD-4.
  *
  * Sampled evenly; all points with KVD_CRASH_ALL in the environment. Two processes share the work. */
 #include <signal.h>
@@ -10,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "redis.h"
 #include "scene.h"
 
 #define SAMPLES 600u
@@ -415,9 +417,171 @@ static void keep_1_killed_while_it_is_laid_out_anew(void) {
     e2e_daemon_free(&daemon_);
 }
 
+/* ---- the cold tier ------------------------------------------------------------------------------------------- */
+
+/* The points of it, each of which a kill must have met. */
+static const char *const cold_points[] = { "cold.write.copied", "cold.write.read", "cold.write.asked",
+                                           "cold.write.sent",   "cold.load.begun", "cold.load.got",
+                                           "cold.load.placed",  "cold.load.filled" };
+#define COLD_POINTS (sizeof cold_points / sizeof *cold_points)
+#define COLD_TOKENS 200u
+
+static struct redis engine;
+static unsigned met[COLD_POINTS];
+static bool in_cold; /* the script was told that the engine has all of A, or that the arena has it to write */
+
+static bool answers(enum kvd_status status) { return status == KVD_OK; }
+
+/* What waits for the daemon ends with it, too. */
+static bool gone;
+
+static bool is_written(void *continuations) {
+    struct kvd_cold_tier cold = { 0 };
+    gone = !answers(kvd_describe_cold_tier(client, &cold, NULL));
+    return gone || cold.continuations == *(const uint64_t *)continuations;
+}
+
+static bool is_given_back(void *unused) {
+    struct kvd_stats stats = { 0 };
+    (void)unused;
+    gone = !answers(kvd_stats(client, &stats, NULL));
+    return gone || stats.host_occupied == 0;
+}
+
+/* Whole, or nothing: the engine answers, however late. */
+static bool ask_cold(bool load, struct kvd_cold_found *ret_found) {
+    uint32_t tokens[COLD_TOKENS];
+    kvd_chain *chain = e2e_chain(seed_of(A), COLD_TOKENS);
+    struct kvd_cold_prompt prompt = { .chain = chain, .prompt = tokens, .until = COLD_TOKENS };
+    e2e_tokens(seed_of(A), COLD_TOKENS, tokens);
+    *ret_found = (struct kvd_cold_found){ 0 };
+    gone = !answers(load ? kvd_load_cold(client, &prompt, ret_found, NULL)
+                         : kvd_find_cold(client, &prompt, ret_found, NULL));
+    kvd_chain_free(chain);
+    return gone || ret_found->frontier == COLD_TOKENS;
+}
+
+static bool is_in_cold(void *found) { return ask_cold(false, found); }
+static bool is_loaded(void *found) { return ask_cold(true, found); }
+
+static bool await(bool (*is_so)(void *), void *context) {
+    return e2e_until(is_so, context, 60 * E2E_SLOW, NULL) && !gone;
+}
+
+/* It is written from a copy that goes again, met when it is demoted, released, and loaded. */
+static void cold_script(void) {
+    struct kvd_activated a;
+    kvd_continuation c;
+    struct kvd_cold_found found;
+    uint64_t written = 1;
+    struct kvd_activation want = want_of((kvd_continuation){ 0 }, false, 0, COLD_TOKENS);
+    STEP(kvd_activate(client, &want, &a, NULL));
+    STEP(write_on(&a, A, 0, COLD_TOKENS));
+    STEP(retain(a.sequence, A, COLD_TOKENS, &c));
+    if (!await(is_written, &written)) return;
+    in_cold = true;
+    if (!await(is_given_back, NULL)) return;
+    STEP(demote(c, false, A, COLD_TOKENS));
+    written++;
+    if (!await(is_written, &written)) return;
+    durable[A].tokens = 0;
+    STEP(kvd_release(client, c, NULL));
+    if (!await(is_in_cold, &found) || !await(is_loaded, &found)) return;
+    durable[A] = (struct durable){ found.continuation, A, COLD_TOKENS };
+    whole = true;
+}
+
+/* The restarted kvd has right books and right bytes; so has what it then loads. */
+static void look_at_the_cold_tier(void) {
+    static struct kvd_audit audit;
+    struct kvd_continuation_info infos[KVD_MAX_LIST];
+    struct kvd_cold_found found;
+    uint32_t cursor = 0, n = 0;
+    look_at_the_rest();
+    bool up = daemon_.pid && connect_all();
+    CHECK(up, "it does not answer any more");
+    if (!up) return;
+    if (in_cold || durable[A].tokens) CHECK(await(is_in_cold, &found), "%u tokens are found", found.frontier);
+    CHECK(kvd_list_continuations(client, NULL, &cursor, infos, KVD_MAX_LIST, &n, NULL) == KVD_OK, "list");
+    for (uint32_t i = 0; i < n; i++) CHECK(kvd_release(client, infos[i].continuation, NULL) == KVD_OK, "release");
+    if (in_cold || durable[A].tokens) CHECK(await(is_loaded, &found), "%u tokens are loaded", found.frontier);
+    else CHECK(ask_cold(true, &found) || !gone, "load");
+    cursor = n = 0;
+    CHECK(kvd_list_continuations(client, NULL, &cursor, infos, KVD_MAX_LIST, &n, NULL) == KVD_OK, "list");
+    CHECK(n == (found.continuation.bits != 0), "%u continuations of one load", n);
+    for (uint32_t i = 0; i < n; i++) reproduce(&infos[i]);
+    CHECK(kvd_audit(client, &audit, NULL) == KVD_OK && audit.violations == 0, "%s", audit.text);
+    disconnect_all();
+}
+
+static void note_point(void) {
+    char line[512];
+    FILE *f = fopen(daemon_.log, "r");
+    while (f && fgets(line, sizeof line, f))
+        for (unsigned i = 0; i < COLD_POINTS; i++)
+            met[i] += strstr(line, "dies at crash point") && strstr(line, cold_points[i]);
+    if (f) fclose(f);
+}
+
+/* Killed at that point, 0: not at all. False: it did not come so far. */
+static bool run_cold_to(unsigned at) {
+    memset(durable, 0, sizeof durable);
+    point = at;
+    in_cold = whole = false;
+    redisReply *reply = redis_ask(&engine, "FLUSHALL");
+    if (reply) freeReplyObject(reply);
+    if (launch_to(at) && connect_all()) cold_script();
+    disconnect_all();
+    bool came = !daemon_.pid || e2e_daemon_stop(&daemon_, SIGTERM) != 0;
+    note_point();
+    look_at_the_cold_tier();
+    forget();
+    return came;
+}
+
+static bool has_met_all(void) {
+    unsigned n = 0;
+    for (unsigned i = 0; i < COLD_POINTS; i++) n += met[i] > 0;
+    return n == COLD_POINTS;
+}
+
+/* Two threads pass the points, so their numbers differ from run to run, and a point that is passed once may be left
+ * out: then all of them come again. */
+static void kill_at_all_points(void) {
+    unsigned killed = 0, step = E2E_SLOW > 1 ? 3 : 1;
+    for (unsigned pass = 0; pass < 6 && !has_met_all(); pass++)
+        for (unsigned at = 1 + pass % step; run_cold_to(at); at += step) killed++;
+    printf("    killed %u times\n", killed);
+    for (unsigned i = 0; i < COLD_POINTS; i++)
+        if (!KVT_TRUE(met[i] > 0)) printf("    never killed at %s\n", cold_points[i]);
+}
+
+static void cold_3_killed_at_every_point_of_the_cold_tier(void) {
+    char more[512];
+    struct e2e_setup cold = setup;
+    KVT_NEED(redis_start(&engine));
+    snprintf(more, sizeof more,
+             "[host]\narena = 2MiB\nscrub = 0\n[limits]\ncontinuations = 64\nsessions = 8\n[cold]\naddress = unix:%s\n"
+             "write = retained\nbuffer = 64KiB\ntimeout = 60s\nfind_time = 60s\nage = 1440min\n",
+             engine.socket);
+    cold.kv_heads = 2; /* so that a batch has one page of two objects */
+    cold.head_dim = 64;
+    cold.more = more;
+    KVT_NEED(e2e_daemon_prepare(&daemon_, &cold));
+    const char *only = getenv("KVD_CRASH_ONLY");
+    KVT_TRUE(!run_cold_to(0) && whole);
+    if (only) run_cold_to((unsigned)strtoul(only, NULL, 10));
+    else kill_at_all_points();
+    KVT_EQ(bad, 0);
+    e2e_daemon_free(&daemon_);
+    redis_free(&engine);
+}
+
 int main(int argc, char **argv) {
-    static const struct kvt_case cases[] = {
-        KVT_CASE(every_point), KVT_CASE(one_part), KVT_CASE(keep_1_killed_while_it_is_laid_out_anew), { 0 }
-    };
+    static const struct kvt_case cases[] = { KVT_CASE(every_point),
+                                             KVT_CASE(one_part),
+                                             KVT_CASE(keep_1_killed_while_it_is_laid_out_anew),
+                                             KVT_CASE(cold_3_killed_at_every_point_of_the_cold_tier),
+                                             { 0 } };
     return kvt_main("e2e crash", cases, argc, argv);
 }
