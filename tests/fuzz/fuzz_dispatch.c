@@ -471,10 +471,17 @@ static struct fuzz_link *end_sessions(void) {
     return admin;
 }
 
-/* Transitions that were left by whoever asked for them. */
+/* Transitions that were left by whoever asked for them, and activations that end behind those. Ten seconds at least:
+ * what is there then stays. */
 static void wait_for_transitions(struct fuzz_link *admin) {
     struct msg_reply r = { 0 };
-    for (ask_stats(admin, &r); r.u.stats.moves || r.u.stats.move_pages_left; ask_stats(admin, &r)) wait_a_while();
+    const struct kvd_stats *s = &r.u.stats;
+    ask_stats(admin, &r);
+    for (int i = 0; i < 10000 && (s->moves || s->move_pages_left || s->sequences || s->groups || s->sessions > 1);
+         i++) {
+        wait_a_while();
+        ask_stats(admin, &r);
+    }
 }
 
 static void check_audit(struct fuzz_link *admin) {
@@ -511,9 +518,14 @@ static void check_empty(struct fuzz_link *admin) {
     for (uint32_t p = 0; p < s->n_pools; p++)
         must(s->pool[p].available == s->pool[p].capacity && !s->pool[p].rows_used && !s->pool[p].quarantined,
              "everything is available again");
+    char left[160];
+    snprintf(left, sizeof left,
+             "nothing is left over: %u sessions but one, %u sequences, %u groups, %llu entries, %u moves, %u demoted",
+             s->sessions - 1, s->sequences, s->groups, (unsigned long long)s->membership_used, s->moves,
+             s->demoted_continuations);
     must(s->sessions == 1 && s->sequences == 0 && s->groups == 0 && s->membership_used == 0 && s->moves == 0 &&
              s->demoted_continuations == 0,
-         "nothing is left over");
+         left);
     must(s->host_occupied == 0, "the arena is empty again");
     must(FUZZ_HOST || s->damaged_replicas == 0, "what comes back from the host is what went there");
 }
