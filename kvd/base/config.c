@@ -58,13 +58,6 @@ struct key {
 
 static const struct token levels[] = { { "error", LOG_ERROR }, { "warning", LOG_WARNING }, { "notice", LOG_NOTICE },
                                        { "info", LOG_INFO },   { "debug", LOG_DEBUG },     { 0 } };
-static const struct token profiles[] = { { "bf16", KVD_STORAGE_BF16 },
-                                         { "int8", KVD_STORAGE_INT8 },
-                                         { "fp8", KVD_STORAGE_FP8 },
-                                         { "nvfp4", KVD_STORAGE_NVFP4 },
-                                         { "k8v4", KVD_STORAGE_K8V4 },
-                                         { "fp8-tensor", KVD_STORAGE_FP8_TENSOR },
-                                         { 0 } };
 static const struct token group_profiles[] = { { "auto", CONFIG_AUTO32 },
                                                { "bf16", KVD_STORAGE_BF16 },
                                                { "int8", KVD_STORAGE_INT8 },
@@ -73,6 +66,7 @@ static const struct token group_profiles[] = { { "auto", CONFIG_AUTO32 },
                                                { "k8v4", KVD_STORAGE_K8V4 },
                                                { "fp8-tensor", KVD_STORAGE_FP8_TENSOR },
                                                { 0 } };
+#define PROFILES (group_profiles + 1) /* a model has one of its own */
 static const struct token group_formats[] = {
     { "kv", KVD_FORMAT_KV }, { "latent", KVD_FORMAT_LATENT }, { "packed", KVD_FORMAT_PACKED }, { 0 }
 };
@@ -118,7 +112,7 @@ static const struct key keys[] = {
       "KV heads of a layer, over all devices. Where these outnumber the heads, several hold the same one." },
     { "model", "head_dim", KEY_U32, FIELD(head_dim), 1, 4096, "256", NULL,
       "Elements of a head. int8, fp8, nvfp4 and k8v4 need 64, 96, 128, 192 or 256." },
-    { "model", "profile", KEY_TOKEN, FIELD(profile), 0, 0, "bf16", profiles,
+    { "model", "profile", KEY_TOKEN, FIELD(profile), 0, 0, "bf16", PROFILES,
       "How K and V are stored. fp8-tensor is FP8 without scales in the pages: the engine has one for K and one for V "
       "of\n"
       "each layer." },

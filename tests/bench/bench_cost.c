@@ -45,19 +45,24 @@ static void report(const char *name, double *samples, uint32_t n) {
 
 /* ---- the store is full ------------------------------------------------------------------------------ */
 
-static kvd_continuation keep_one(kvd_client *client, kvd_continuation from, uint64_t seed, uint32_t pages) {
-    struct kvd_activation want = scene_want(kvd_client_session(client), pages * 64 - 1, 1);
+static kvd_continuation write_and_keep(kvd_client *client, const struct kvd_activation *want, uint64_t seed,
+                                       uint32_t pages) {
     struct kvd_round_result r;
-    want.from = from;
-    want.keep = true;
-    want.frontier = from.bits ? SHARED * 64 : 0;
-    struct kvd_activated a = scene_activate(client, &want);
+    struct kvd_activated a = scene_activate(client, want);
     struct kvd_round_item item = scene_item(a.sequence);
     item.pool[0].commit = pages * 64;
     ROUND_ASK(&item);
     KVT_EQ(kvd_round(client, &item, 1, &r, NULL), KVD_OK);
     scene_name(client, a.sequence, seed, pages * 64);
     return scene_retain(client, a.sequence, seed, pages * 64);
+}
+
+static kvd_continuation keep_one(kvd_client *client, kvd_continuation from, uint64_t seed, uint32_t pages) {
+    struct kvd_activation want = scene_want(kvd_client_session(client), pages * 64 - 1, 1);
+    want.from = from;
+    want.keep = true;
+    want.frontier = from.bits ? SHARED * 64 : 0;
+    return write_and_keep(client, &want, seed, pages);
 }
 
 /* ---- a policy that knows them all ------------------------------------------------------------------------ */
@@ -102,7 +107,6 @@ static double serve_with_policy(kvd_client *client, kvd_continuation from, uint6
     static struct kvd_victim room[KVD_MAX_VICTIMS];
     struct kvd_activation want = scene_want(kvd_client_session(client), pages * 64 - 1, 1);
     struct kvd_error error = { .message = "" };
-    struct kvd_round_result r;
     want.from = from;
     want.keep = true;
     want.frontier = from.bits ? SHARED * 64 : 0;
@@ -112,13 +116,7 @@ static double serve_with_policy(kvd_client *client, kvd_continuation from, uint6
     double took = e2e_now() - begin;
     if (!KVT_EQ(status, KVD_OK)) puts(error.message);
     if (want.n_victims > most_victims) most_victims = want.n_victims;
-    struct kvd_activated a = scene_activate(client, &want);
-    struct kvd_round_item item = scene_item(a.sequence);
-    item.pool[0].commit = pages * 64;
-    ROUND_ASK(&item);
-    KVT_EQ(kvd_round(client, &item, 1, &r, NULL), KVD_OK);
-    scene_name(client, a.sequence, seed, pages * 64);
-    kvd_policy_kept(policy, use, scene_retain(client, a.sequence, seed, pages * 64), pages * 64);
+    kvd_policy_kept(policy, use, write_and_keep(client, &want, seed, pages), pages * 64);
     return took;
 }
 
